@@ -1,0 +1,50 @@
+# Two commands on a fresh machine: `make run` and `make test`. Everything lands in .venv and .peers.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+.PHONY: help setup run demo test test-all bench lint format lock clean
+
+help:            ## say what can be made
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+setup: $(READY)  ## install everything into .venv, as pinned in requirements.lock
+
+$(READY): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "Anabranch needs Python 3.11 or newer; say which with: make PYTHON=/path/to/python3.11 …"; exit 1; }
+	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV) \
+	  || { command -v apt-get >/dev/null && apt-get install -y -qq python3-venv && $(PYTHON) -m venv $(VENV); } \
+	  || { echo "Python's venv module is missing: install your system's python3-venv package, then try again."; exit 1; }
+	@echo "Installing the pinned dependencies into $(VENV) …"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+run: $(READY)    ## start a node on ./data
+	@$(BIN)/anabranch serve --data ./data
+
+demo: $(READY)   ## a five-minute story on a real node
+	@$(BIN)/anabranch demo
+
+test: $(READY)   ## the tests (under 15 minutes on two cores)
+	@$(BIN)/python -m pytest
+
+test-all: $(READY) ## the tests and the slow proofs
+	@$(BIN)/python -m pytest -m ''
+
+bench: $(READY)  ## every benchmark, peers and ours in the same run; one JSON object each
+	@$(BIN)/python -m bench
+
+lint: $(READY)   ## format, lint and types
+	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy
+
+format: $(READY) ## let ruff write the format
+	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
+
+lock:            ## pin the dependencies anew (needs uv)
+	uv pip compile --upgrade --universal --generate-hashes --no-emit-index-url --no-annotate --no-header --group dev pyproject.toml -o requirements.lock
+
+clean:           ## remove what make installed (not ./data)
+	rm -rf $(VENV) .peers

@@ -1,0 +1,264 @@
+"""Settings: one typed table, filled from defaults, a TOML file, the environment and flags, in that order.
+
+Every setting has one name: `[retention] mode` in the file is `ANABRANCH_RETENTION_MODE` in the environment, and a
+top-level `private` is `ANABRANCH_PRIVATE`. A key that is not known is an error that names the nearest one that is.
+The documentation of each setting stands beside it and `docs/reference/settings.md` is tested against this table.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+import msgspec
+from msgspec import Meta
+
+from anabranch.core import snapshots
+from anabranch.core.nostr import Limits
+from anabranch.core.operation import KindPolicy
+from anabranch.core.retention import Mode, Policy, ReplayWindow
+
+PREFIX = "ANABRANCH_"
+
+Positive = Annotated[int, Meta(ge=1)]
+Natural = Annotated[int, Meta(ge=0)]
+Kind = Annotated[int, Meta(ge=0, le=65_535)]
+Port = Annotated[int, Meta(ge=0, le=65_535)]
+
+
+class ConfigError(Exception):
+    """A setting is wrong; the text says which, and what would be right."""
+
+
+def doc(type_: Any, text: str) -> Any:
+    return Annotated[type_, Meta(description=text)]
+
+
+class RetentionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    mode: doc(Mode, "which payloads stay: current_only, nondominated_plus_recent_history or full_retention") = (
+        Mode.RECENT_HISTORY
+    )
+    recent_count: doc(Positive, "snapshots of a document whose payload stays, heads included") = 4
+    payload_days: doc(
+        Natural | None,
+        "age in days at which a dominated snapshot's payload may go; unset: never (0 under current_only)",
+    ) = None
+    interval_seconds: doc(Positive, "how often compaction runs") = 300
+    deleted_documents: doc(
+        Natural | None, "fully deleted documents kept for one author; the oldest above go altogether"
+    ) = 100
+    replay_count: doc(Positive | None, "positions of the log that stay replayable; unset: all") = None
+    replay_age_seconds: doc(Positive | None, "age of the log that stays replayable; unset: any") = None
+    replay_bytes: doc(Positive | None, "payload bytes of the log that stay replayable; unset: all") = None
+
+    def policy(self) -> Policy:
+        days = self.payload_days
+        if days is None and self.mode is Mode.CURRENT_ONLY:
+            days = 0
+        return Policy(self.mode, self.recent_count, days, self.deleted_documents)
+
+    def window(self) -> ReplayWindow:
+        return ReplayWindow(self.replay_count, self.replay_age_seconds, self.replay_bytes)
+
+
+class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    connections: doc(Positive, "open connections; the next one is refused with 503") = 10_000
+    message_bytes: doc(Positive, "bytes of one websocket message") = 262_144
+    event_bytes: doc(Positive, "bytes of one event") = 131_072
+    tags: doc(Positive, "tags of one event") = 2_000
+    content_characters: doc(Positive, "characters of an event's content") = 102_400
+    created_at_ahead_seconds: doc(Natural | None, "how far in the future created_at may be") = 86_400
+    created_at_behind_seconds: doc(Natural | None, "how far in the past created_at may be; unset: any") = None
+    subscriptions: doc(Positive, "subscriptions of one connection") = 100
+    subscription_id_characters: doc(Positive, "characters of a subscription id") = 64
+    filters: doc(Positive, "filters of one REQ") = 20
+    filter_values: doc(Positive, "values in one list of a filter") = 2_000
+    query_limit: doc(Positive, "events that one filter gets at the most") = 50_000
+    query_seconds: doc(Positive, "how long one query may take") = 20
+    queries_waiting: doc(Positive, "queries of one connection that may wait at once") = 50
+    events_in_flight: doc(
+        Positive, "events of one connection that may wait to be stored; then its socket is read no further"
+    ) = 2_000
+    bad_messages: doc(Positive, "refused messages in a row after which a connection is closed") = 1_000
+    send_buffer_bytes: doc(
+        Positive, "bytes that may wait for a reader of live events; one that is further behind is dropped"
+    ) = 8_388_608
+    idle_seconds: doc(Positive, "silence after which a connection is pinged, and closed when it stays silent") = 120
+    handshake_seconds: doc(Positive, "how long a request's head may take to arrive") = 10
+
+
+class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    host: doc(str, "address to listen on") = "127.0.0.1"
+    port: doc(Port, "port to listen on; 0 takes a free one") = 7447
+    data: doc(str, "folder of the store") = "./data"
+    name: doc(str, "the relay's name in NIP-11") = "Anabranch"
+    description: doc(str, "the relay's description in NIP-11") = "A relay with a snapshot changes feed."
+    contact: doc(str | None, "the operator's address in NIP-11") = None
+    pubkey: doc(str | None, "the operator's public key in NIP-11, hex") = None
+    private: doc(bool, "only authenticated authors read and write, each their own") = False
+    relay_url: doc(str | None, "the url that AUTH must name; unset: its relay tag must only be there") = None
+    admin_token: doc(
+        str | None, "bearer token of the admin API; unset: the API is off, but for retention on loopback"
+    ) = None
+    kinds: doc(Annotated[str, Meta(pattern="^(all|sync)$")], "all, or sync: only sync, companion and pass-through") = (
+        "all"
+    )
+    snapshot_kinds: doc(tuple[Kind, ...], "kinds of the sync range that are taken as snapshots") = tuple(
+        snapshots.KINDS
+    )
+    companion_kinds: doc(tuple[Kind, ...], "kinds stored beside the sync state as companions") = ()
+    pass_through_kinds: doc(tuple[Kind, ...], "kinds stored beside the sync state unclassified") = ()
+    durability: doc(
+        Annotated[str, Meta(pattern="^(full|normal)$")],
+        "full: acknowledged is on disk; normal: faster, and a power cut may lose the last acknowledged events",
+    ) = "full"
+    verify_workers: doc(Natural | None, "processes that check signatures; unset: one for each core, at most 4") = None
+    log_format: doc(Annotated[str, Meta(pattern="^(text|json)$")], "how log lines are written") = "text"
+    log_level: doc(Annotated[str, Meta(pattern="^(debug|info|warning|error)$")], "which log lines are written") = "info"
+    retention: RetentionSettings = RetentionSettings()
+    limits: LimitSettings = LimitSettings()
+
+    def kind_policy(self) -> KindPolicy:
+        return KindPolicy(
+            self.kinds == "sync",
+            frozenset(self.companion_kinds),
+            frozenset(self.pass_through_kinds),
+            frozenset(self.snapshot_kinds),
+        )
+
+    def event_limits(self) -> Limits:
+        limits = self.limits
+        return Limits(
+            limits.event_bytes,
+            limits.tags,
+            limits.content_characters,
+            limits.created_at_ahead_seconds,
+            limits.created_at_behind_seconds,
+        )
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting as people see it."""
+
+    path: tuple[str, ...]
+    type: Any
+    default: Any
+    description: str
+
+    @property
+    def key(self) -> str:
+        return ".".join(self.path)
+
+    @property
+    def variable(self) -> str:
+        return PREFIX + "_".join(self.path).upper()
+
+
+def settings_table() -> list[Setting]:
+    """Every setting, in the order of the file."""
+    return list(_walk(Settings, ()))
+
+
+def _walk(struct: type[msgspec.Struct], path: tuple[str, ...]) -> Any:
+    hints = get_type_hints(struct, include_extras=True)
+    for field in msgspec.structs.fields(struct):
+        type_ = hints[field.name]
+        if isinstance(type_, type) and issubclass(type_, msgspec.Struct):
+            yield from _walk(type_, (*path, field.name))
+            continue
+        description = ""
+        if get_origin(type_) is Annotated:
+            description = next((m.description for m in get_args(type_)[1:] if m.description), "")
+        yield Setting((*path, field.name), type_, field.default, description)
+
+
+def load(
+    file: Path | None = None, environment: Mapping[str, str] | None = None, flags: Mapping[str, Any] | None = None
+) -> Settings:
+    """The settings in force: flags over environment over file over defaults. Raises `ConfigError`."""
+    values: dict[str, Any] = {}
+    if file is not None:
+        values = _read(file)
+    table = {setting.variable: setting for setting in settings_table()}
+    for variable, text in sorted((os.environ if environment is None else environment).items()):
+        if not variable.startswith(PREFIX):
+            continue
+        if variable not in table:
+            raise ConfigError(f"unknown variable {variable}{_nearest(variable, table)}")
+        _put(values, table[variable].path, _from_text(table[variable], text))
+    for name, value in (flags or {}).items():
+        if value is not None:
+            _put(values, tuple(name.split(".")), value)
+    try:
+        settings = msgspec.convert(values, Settings)
+    except msgspec.ValidationError as error:
+        raise ConfigError(_explain(str(error))) from None
+    _check(settings)
+    return settings
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        values = tomllib.loads(file.read_text("utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read {file}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file} is not valid TOML: {error}") from None
+    known = {setting.key for setting in settings_table()}
+    for key in _keys(values, ()):
+        if key not in known:
+            raise ConfigError(f"unknown key `{key}` in {file}{_nearest(key, known)}")
+    return values
+
+
+def _keys(values: Mapping[str, Any], path: tuple[str, ...]) -> Any:
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from _keys(value, (*path, name))
+        else:
+            yield ".".join((*path, name))
+
+
+def _nearest(name: str, known: Any) -> str:
+    found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f"; did you mean `{found[0]}`?" if found else "; `anabranch config check --all` lists the known ones"
+
+
+def _put(values: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
+    for name in path[:-1]:
+        values = values.setdefault(name, {})
+    values[path[-1]] = value
+
+
+def _from_text(setting: Setting, text: str) -> Any:
+    """An environment variable's text as the setting's type; an empty one is «unset» where that is possible."""
+    try:
+        if "tuple" in str(setting.type):
+            return tuple(int(part) for part in text.replace(" ", "").split(",") if part)
+        if text == "" and "None" in str(setting.type):
+            return None
+        return msgspec.convert(text, setting.type, strict=False)
+    except (ValueError, msgspec.ValidationError) as error:
+        raise ConfigError(f"{setting.variable}={text!r}: {_explain(str(error))}") from None
+
+
+def _explain(error: str) -> str:
+    text, _, path = error.partition(" - at `$")
+    return f"`{path.strip('.`')}`: {text}" if path.strip(".`") else text
+
+
+def _check(settings: Settings) -> None:
+    overlapping = set(settings.companion_kinds) & set(settings.pass_through_kinds)
+    if overlapping:
+        raise ConfigError(f"kinds {sorted(overlapping)} are both companion and pass-through; choose one")
+    outside = [kind for kind in settings.snapshot_kinds if not snapshots.in_range(kind)]
+    if outside:
+        raise ConfigError(f"snapshot_kinds {outside} are outside the sync range 40000 to 49999")
+    if settings.limits.event_bytes > settings.limits.message_bytes:
+        raise ConfigError("limits.event_bytes is larger than limits.message_bytes: such an event could not be sent")

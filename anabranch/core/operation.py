@@ -1,0 +1,126 @@
+"""Operations: signed, immutable messages, and the family each falls under.
+
+An operation is an event together with what the rules of its family read from it: the document it is a version of,
+whether it writes or deletes, and its clock. `classify` is the one place where a kind becomes a family.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from enum import IntEnum, StrEnum
+
+import msgspec
+
+from anabranch.core import nostr, snapshots
+from anabranch.core.nostr import Event
+
+
+class Family(IntEnum):
+    """The rule set an operation falls under. The numbers are stored: never renumber."""
+
+    PLAIN = 0
+    SNAPSHOT = 1
+
+
+class State(IntEnum):
+    """What became of a stored operation's payload. The facts of it stay in every state."""
+
+    RETAINED = 0
+    COMPACTED = 1  # known, and its payload gone by retention
+    REMOVED = 2  # known, and gone by its author's deletion, its expiry or a newer version
+
+
+class Action(IntEnum):
+    PUT = 0
+    DELETE = 1
+
+
+class Standing(StrEnum):
+    """How the configuration classes a kind that is outside the sync families."""
+
+    COMPANION = "companion"
+    PASS_THROUGH = "pass-through"
+    ORDINARY = "ordinary"
+
+
+class Unsupported(ValueError):
+    """A kind that this node does not take."""
+
+
+class KindPolicy(msgspec.Struct, frozen=True):
+    """Which kinds are taken, and as what."""
+
+    sync_only: bool = False
+    companion: frozenset[int] = frozenset()
+    pass_through: frozenset[int] = frozenset()
+    snapshot: frozenset[int] = snapshots.KINDS
+
+    def standing(self, kind: int) -> Standing:
+        if kind in self.companion:
+            return Standing.COMPANION
+        if kind in self.pass_through:
+            return Standing.PASS_THROUGH
+        if self.sync_only or snapshots.in_range(kind):
+            raise Unsupported("non-snapshot event kind requires explicit classification")
+        return Standing.ORDINARY
+
+
+class Operation(msgspec.Struct, frozen=True, gc=False):
+    """One stored thing. `document` is None for what is never a version of anything."""
+
+    event: Event
+    raw: bytes
+    family: Family
+    document: bytes | None = None
+    coordinate: str | None = None
+    collection: str | None = None
+    action: Action = Action.PUT
+    clock: Mapping[str, int] | None = None
+    expires_at: int | None = None
+    ephemeral: bool = False
+    standing: Standing = Standing.ORDINARY
+
+
+def classify(event: Event, raw: bytes, kinds: KindPolicy) -> Operation:
+    """The operation that an event is. Raises `Unsupported`, or `Invalid` where the family's metadata is malformed."""
+    kind = event.kind
+    expires_at = nostr.expiration(event)
+    if kind in kinds.snapshot:
+        facts = snapshots.validate(event)
+        return Operation(
+            event,
+            raw,
+            Family.SNAPSHOT,
+            document_key(Family.SNAPSHOT, event.pubkey, 0, facts.coordinate),
+            facts.coordinate,
+            facts.collection,
+            Action.DELETE if facts.deletes else Action.PUT,
+            facts.clock,
+            expires_at,
+        )
+    standing = kinds.standing(kind)
+    coordinate = None
+    if nostr.is_replaceable(kind):
+        coordinate = ""
+    elif nostr.is_addressable(kind):
+        coordinate = event.first("d") or ""
+    return Operation(
+        event,
+        raw,
+        Family.PLAIN,
+        None if coordinate is None else document_key(Family.PLAIN, event.pubkey, kind, coordinate),
+        coordinate,
+        expires_at=expires_at,
+        ephemeral=nostr.is_ephemeral(kind),
+        standing=standing,
+    )
+
+
+def document_key(family: Family, author: str, kind: int, coordinate: str) -> bytes:
+    """A short name for a document: 128 bits over family, author, kind and coordinate.
+
+    The author stands inside, so a collision can only be made within one's own namespace.
+    """
+    identity = b"%d\0%s\0%d\0%s" % (family, author.encode(), kind, coordinate.encode())
+    return hashlib.blake2b(identity, digest_size=16).digest()

@@ -1,0 +1,82 @@
+"""The snapshot family: whole encrypted versions of a document, ordered by vector clocks.
+
+A document is (author, `d`). Its heads are the snapshots that no other stored one dominates; several heads are a
+conflict that only a person or an app can settle. Two different snapshots with equal clocks are both heads.
+Because `heads(A ∪ B) = heads(heads(A) ∪ heads(B))`, heads can be kept on write and computed in parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Protocol, TypeVar
+
+import msgspec
+
+from anabranch.core import clock as clocks
+from anabranch.core.nostr import Event, Invalid
+
+SYNC_RANGE = range(40_000, 50_000)
+NOTE = 42_061
+KINDS = frozenset({NOTE})
+"""The kinds defined so far. The rest of the range is reserved: refused unless configured."""
+
+MALFORMED = "missing or malformed snapshot metadata"
+
+
+def in_range(kind: int) -> bool:
+    return kind in SYNC_RANGE
+
+
+class Facts(msgspec.Struct, frozen=True):
+    """What the relay reads of a snapshot; the payload it never reads."""
+
+    coordinate: str
+    deletes: bool
+    clock: Mapping[str, int]
+    collection: str | None
+
+
+def validate(event: Event) -> Facts:
+    """The sync metadata of an event, or `Invalid`. Refused, never rewritten."""
+    coordinate = _single(event, "d")
+    action = _single(event, "o")
+    collection = _single(event, "c")
+    clock = clocks.parse(event.tags)
+    if not coordinate or action not in ("put", "del") or collection == "" or clock is None:
+        raise Invalid(MALFORMED)
+    return Facts(coordinate, action == "del", clock, collection)
+
+
+def _single(event: Event, name: str) -> str | None:
+    """The value of the one tag of that name. Two of them, or one without a value, say nothing for certain."""
+    found: str | None = None
+    for tag in event.tags:
+        if tag[0] == name:
+            if found is not None or len(tag) < 2:
+                raise Invalid(MALFORMED)
+            found = tag[1]
+    return found
+
+
+class Versioned(Protocol):
+    """Anything with an id and a clock."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def clock(self) -> Mapping[str, int]: ...
+
+
+V = TypeVar("V", bound=Versioned)
+
+
+def heads(versions: Iterable[V]) -> list[V]:
+    """The versions of one document that no other dominates, by ascending id, each id once."""
+    distinct = {version.id: version for version in versions}
+    # A dominating clock has the greater sum, so going down by sum each version meets its dominators first.
+    ranked = sorted(distinct.values(), key=lambda version: -clocks.total(version.clock))
+    kept: list[V] = []
+    for version in ranked:
+        if not any(clocks.dominates(head.clock, version.clock) for head in kept):
+            kept.append(version)
+    return sorted(kept, key=lambda version: version.id)

@@ -1,0 +1,1 @@
+"""Where operations live: a small contract, and SQLite behind it."""

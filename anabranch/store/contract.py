@@ -1,0 +1,266 @@
+"""What the node asks of a store, whatever is behind it.
+
+One writer appends in groups; an append is one transaction, and when it returns the group is on disk. Readers see
+whole groups only. Positions ascend without reuse; the facts of an operation outlive its payload, so that
+«compacted» and «unknown» are different answers. One contract suite runs on every implementation.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+import msgspec
+
+from anabranch.core.filter import Filter
+from anabranch.core.operation import Action, Family, Operation, State
+from anabranch.core.retention import DeletedDocument, Policy, ReplayWindow, Version
+from anabranch.core.token import Log, Position
+
+
+class StoreError(Exception):
+    """The store could not do it. Retry later; nothing was changed. The cause is for the log, not for a peer."""
+
+
+class TooSlow(StoreError):
+    """A query was given up because it took too long; a narrower one may do."""
+
+
+class StoreBusy(StoreError):
+    """Another process holds the store."""
+
+
+# --- what becomes of an operation that is offered ------------------------------------------------------------------
+
+
+class Stored(msgspec.Struct, frozen=True, gc=False):
+    position: Position
+
+
+class Duplicate(msgspec.Struct, frozen=True, gc=False):
+    """It is known already: retained, compacted or removed."""
+
+    state: State
+
+
+class Superseded(msgspec.Struct, frozen=True, gc=False):
+    """A replaceable event of which a newer version is stored."""
+
+
+class Refused(msgspec.Struct, frozen=True, gc=False):
+    code: str  # the NIP-01 prefix
+    reason: str
+
+
+Outcome = Stored | Duplicate | Superseded | Refused
+
+
+class Offer(msgspec.Struct, frozen=True, gc=False):
+    """An operation to append, and the access key whose storage it counts against."""
+
+    operation: Operation
+    access_key: str | None = None
+
+
+# --- what is read ----------------------------------------------------------------------------------------------------
+
+
+class Entry(msgspec.Struct, frozen=True, gc=False):
+    """One place in the log. `raw` is None unless the payload is retained."""
+
+    position: Position
+    id: str
+    state: State
+    raw: bytes | None
+
+
+class ChangesQuery(msgspec.Struct, frozen=True):
+    """Which snapshots of one author a feed carries."""
+
+    author: str
+    kinds: frozenset[int] | None = None
+    coordinates: frozenset[str] | None = None
+    actions: frozenset[Action] | None = None
+    collections: frozenset[str] | None = None
+
+
+class Page(msgspec.Struct, frozen=True):
+    """A stretch of the log: `entries` are all there is in it that matches, up to and with `complete_to`."""
+
+    entries: list[Entry]
+    complete_to: Position
+    log: Log
+
+
+class Selection(msgspec.Struct, frozen=True):
+    """The positions that matched at one moment, in the order they are to be sent; `tip` is that moment."""
+
+    positions: array[int]
+    tip: Position
+
+
+class Facts(msgspec.Struct, frozen=True):
+    """All that is stored about one operation; what `verify` and `export` read."""
+
+    position: Position
+    id: str
+    author: str
+    kind: int
+    created_at: int
+    family: Family
+    state: State
+    head: bool
+    action: Action
+    document: bytes | None
+    coordinate: str | None
+    collection: str | None
+    clock: Mapping[str, int] | None
+    raw: bytes | None
+    size: int
+    received_at: int
+
+
+class AccessKey(msgspec.Struct, frozen=True):
+    """A secret that lets its holder authenticate on a private node."""
+
+    key: str
+    label: str = ""
+    pubkey: str | None = None
+    created_at: int = 0
+    expires_at: int | None = None
+    revoked: bool = False
+    storage_limit_bytes: int | None = None
+    used_bytes: int = 0
+
+    def usable(self, now: int) -> bool:
+        return not self.revoked and (self.expires_at is None or now < self.expires_at)
+
+
+class Statistics(msgspec.Struct, frozen=True):
+    operations: int
+    retained: int
+    compacted: int
+    removed: int
+    documents: int
+    conflicts: int
+    tombstones: int
+    payload_bytes: int
+    tag_rows: int
+    file_bytes: int
+
+
+class Reader(Protocol):
+    """Reads one consistent moment a call. Not shared between threads."""
+
+    def log(self) -> Log: ...
+    def select(self, filters: Sequence[Filter], limit_max: int, now: int) -> Selection:
+        """What a REQ gets: of each filter the newest `limit`; sync kinds ascending, then the others newest first."""
+        ...
+
+    def count(self, filters: Sequence[Filter], now: int) -> int: ...
+    def bootstrap(self, query: ChangesQuery, limit: int | None, now: int) -> Selection:
+        """The heads of an author's documents, by ascending (created_at, id)."""
+        ...
+
+    def changes(
+        self,
+        query: ChangesQuery | None,
+        since: Position,
+        until: Position | None,
+        limit: int,
+        compacted: bool = False,
+        now: int = 0,
+    ) -> Page:
+        """The next stretch of the log after `since`; `compacted` asks for entries without payload too."""
+        ...
+
+    def payloads(self, positions: Sequence[int]) -> list[tuple[Position, bytes]]:
+        """The payloads still there, in the order asked for."""
+        ...
+
+    def compacted(self, ids: Iterable[str]) -> list[str]:
+        """Which of the ids are known and compacted, sorted."""
+        ...
+
+    def state(self, id: str) -> State | None: ...
+    def facts(self, after: Position = ..., limit: int = ...) -> list[Facts]: ...
+    def heads(self, document: bytes) -> list[Facts]: ...
+    def statistics(self) -> Statistics: ...
+    def close(self) -> None: ...
+
+
+class Writer(Protocol):
+    """The one writer. Every method is one transaction, durable when it returns."""
+
+    def append(self, offers: Sequence[Offer], received_at: int) -> list[Outcome]: ...
+    def compact(self, positions: Sequence[Position]) -> tuple[int, int]:
+        """Drop payloads of what is still no head; returns how many went, and their bytes."""
+        ...
+
+    def raise_floor(self, floor: Position) -> Position: ...
+    def forget(self, documents: Sequence[bytes]) -> int: ...
+    def expire(self, now: int, limit: int) -> int: ...
+    def remove(self, ids: Sequence[str]) -> int: ...
+    def return_space(self, pages: int) -> bool:
+        """Give free pages back to the file system, at most so many; True while there are more."""
+        ...
+
+
+class Retention(Protocol):
+    """What compaction reads."""
+
+    def candidates(self, after: bytes, cutoff: int, limit: int) -> list[bytes]:
+        """Documents beyond `after` with a dominated snapshot older than `cutoff` whose payload is retained."""
+        ...
+
+    def versions(self, document: bytes) -> list[tuple[Version, int]]:
+        """Its snapshots with a payload, each with its size."""
+        ...
+
+    def crowded_authors(self, cap: int) -> list[str]: ...
+    def deleted_documents(self, author: str) -> list[DeletedDocument]: ...
+    def window_floor(self, window: ReplayWindow, now_ms: int) -> Position: ...
+
+
+class Keyring(Protocol):
+    """Access keys and the settings that change at run time."""
+
+    def access_keys(self) -> list[AccessKey]: ...
+    def save_access_key(self, key: AccessKey) -> None: ...
+    def delete_access_key(self, key: str) -> bool: ...
+    def setting(self, name: str) -> bytes | None: ...
+    def save_setting(self, name: str, value: bytes) -> None: ...
+
+
+class Store(Protocol):
+    def writer(self) -> Writer: ...
+    def reader(self) -> AbstractContextManager[Reader]: ...
+    def close(self) -> None: ...
+
+
+__all__ = [
+    "AccessKey",
+    "ChangesQuery",
+    "Duplicate",
+    "Entry",
+    "Facts",
+    "Iterator",
+    "Keyring",
+    "Offer",
+    "Outcome",
+    "Page",
+    "Policy",
+    "Reader",
+    "Refused",
+    "Retention",
+    "Selection",
+    "Statistics",
+    "Store",
+    "StoreBusy",
+    "StoreError",
+    "Stored",
+    "Superseded",
+    "Writer",
+]

@@ -1,0 +1,107 @@
+"""The tables of the SQLite store, as migrations that only ever go forward.
+
+`operations` has the facts and is never thinned by compaction; `payloads` has the signed bytes. The indexes that serve
+queries are partial: they hold only what is retained, so that compaction pays for itself at once.
+"""
+
+from __future__ import annotations
+
+import apsw
+
+MIGRATIONS = [
+    """
+    CREATE TABLE log (
+        only INTEGER PRIMARY KEY CHECK (only = 1),
+        stream TEXT NOT NULL,
+        epoch TEXT NOT NULL,
+        floor INTEGER NOT NULL,       -- the first position that is still replayable
+        tip INTEGER NOT NULL,         -- the last position given; never reused, even when its row is gone
+        bytes INTEGER NOT NULL        -- payload bytes ever appended: the log's length
+    ) STRICT;
+
+    CREATE TABLE operations (
+        position INTEGER PRIMARY KEY,
+        id BLOB NOT NULL,
+        author BLOB NOT NULL,
+        kind INTEGER NOT NULL,
+        created_at INTEGER NOT NULL,
+        family INTEGER NOT NULL,
+        state INTEGER NOT NULL,
+        head INTEGER NOT NULL,
+        action INTEGER NOT NULL,
+        document BLOB,
+        coordinate TEXT,
+        collection TEXT,
+        clock BLOB,                   -- JSON object, snapshots only
+        expires_at INTEGER,
+        size INTEGER NOT NULL,
+        reach INTEGER NOT NULL,       -- the log's length in bytes with this operation
+        received_at INTEGER NOT NULL, -- milliseconds
+        access_key TEXT
+    ) STRICT;
+    CREATE UNIQUE INDEX operation_by_id ON operations (id);
+    CREATE INDEX operation_by_author ON operations (author, created_at) WHERE state = 0;
+    CREATE INDEX operation_by_kind ON operations (kind, created_at) WHERE state = 0;
+    CREATE INDEX operation_by_time ON operations (created_at) WHERE state = 0;
+    CREATE INDEX operation_expiring ON operations (expires_at) WHERE state = 0 AND expires_at IS NOT NULL;
+    CREATE INDEX feed ON operations (author) WHERE family = 1;
+    CREATE INDEX history ON operations (document, state) WHERE family = 1 AND head = 0;
+    CREATE INDEX head_by_document ON operations (document) WHERE head = 1;
+    CREATE INDEX head_by_author ON operations (author, created_at, id) WHERE head = 1 AND family = 1;
+    CREATE INDEX tombstone_by_author ON operations (author, document) WHERE head = 1 AND family = 1 AND action = 1;
+
+    CREATE TABLE payloads (
+        position INTEGER PRIMARY KEY,
+        raw BLOB NOT NULL
+    ) STRICT;
+
+    CREATE TABLE tags (
+        tag BLOB NOT NULL,            -- the name's letter and the value
+        created_at INTEGER NOT NULL,
+        position INTEGER NOT NULL,
+        PRIMARY KEY (tag, created_at, position)
+    ) STRICT, WITHOUT ROWID;
+
+    CREATE TABLE deletions (          -- what an author has deleted, seen or not (NIP-09)
+        target BLOB NOT NULL,         -- an operation's id, or a document
+        author BLOB NOT NULL,
+        until INTEGER NOT NULL,
+        PRIMARY KEY (target, author)
+    ) STRICT, WITHOUT ROWID;
+
+    CREATE TABLE access_keys (
+        key TEXT PRIMARY KEY,
+        label TEXT NOT NULL,
+        pubkey TEXT,
+        created_at INTEGER NOT NULL,
+        expires_at INTEGER,
+        revoked INTEGER NOT NULL,
+        storage_limit_bytes INTEGER,
+        used_bytes INTEGER NOT NULL DEFAULT 0
+    ) STRICT, WITHOUT ROWID;
+
+    CREATE TABLE settings (
+        name TEXT PRIMARY KEY,
+        value BLOB NOT NULL
+    ) STRICT, WITHOUT ROWID;
+    """,
+]
+VERSION = len(MIGRATIONS)
+
+
+class NewerSchema(Exception):
+    """The file was written by a later release."""
+
+
+def migrate(connection: apsw.Connection, stream: str, epoch: str) -> None:
+    """Bring the file to this release's schema; each step is a transaction of its own."""
+    version = int(connection.pragma("user_version"))
+    if version > VERSION:
+        raise NewerSchema(f"schema {version}, and this release knows {VERSION}")
+    for number, script in enumerate(MIGRATIONS[version:], start=version + 1):
+        with connection:
+            for _ in connection.execute(script):
+                pass
+            if number == 1:
+                connection.execute("INSERT INTO log VALUES (1, ?, ?, 1, 0, 0)", (stream, epoch))
+            connection.pragma("user_version", number)

@@ -1,0 +1,83 @@
+"""Small pieces of SQL that every part of the SQLite store writes the same way."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeVar
+
+import apsw
+
+from anabranch.core.nostr import Event
+
+T = TypeVar("T")
+
+
+def tag_keys(event: Event) -> set[bytes]:
+    """The keys under which an event is found by its single-letter tags."""
+    return {
+        tag_key(tag[0], tag[1])
+        for tag in event.tags
+        if len(tag) > 1 and len(tag[0]) == 1 and tag[0].isascii() and tag[0].isalpha()
+    }
+
+
+def tag_key(name: str, value: str) -> bytes:
+    """A tag as an index key. Long values are hashed behind a byte that no UTF-8 text begins with."""
+    encoded = value.encode()
+    if len(encoded) > 64:
+        encoded = b"\xff" + hashlib.sha256(encoded).digest()
+    return name.encode() + encoded
+
+
+class transaction:
+    """BEGIN IMMEDIATE … COMMIT, or ROLLBACK on any exception."""
+
+    def __init__(self, db: apsw.Connection) -> None:
+        self._db = db
+
+    def __enter__(self) -> None:
+        self._db.execute("BEGIN IMMEDIATE")
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            try:
+                self._db.execute("COMMIT")
+                return
+            except apsw.Error:
+                if not self._db.in_transaction:
+                    raise
+                self._db.execute("ROLLBACK")
+                raise
+        if self._db.in_transaction:
+            self._db.execute("ROLLBACK")
+
+
+def insert(db: apsw.Connection, table: str, columns: int, values: list[Any]) -> None:
+    """Insert many rows with few statements. The widths are fixed, so that every statement is found prepared."""
+    at = 0
+    for width in (64, 16, 4, 1):
+        sql = _insert_sql(table, columns, width)
+        while len(values) - at >= width * columns:
+            db.execute(sql, values[at : at + width * columns])
+            at += width * columns
+
+
+_INSERTS: dict[tuple[str, int, int], str] = {}
+
+
+def _insert_sql(table: str, columns: int, width: int) -> str:
+    key = (table, columns, width)
+    if key not in _INSERTS:
+        row = "(" + ",".join("?" * columns) + ")"
+        _INSERTS[key] = f"INSERT INTO {table} VALUES " + ",".join([row] * width)
+    return _INSERTS[key]
+
+
+def marks(values: Sequence[Any]) -> str:
+    return ",".join("?" * len(values))
+
+
+def chunks(values: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    for at in range(0, len(values), size):
+        yield values[at : at + size]

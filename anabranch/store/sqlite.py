@@ -1,0 +1,176 @@
+"""The SQLite store: one file, one writer, any number of readers.
+
+WAL mode, and by default `synchronous=FULL`: when an append returns, the group is on disk. A lock file beside the
+database keeps a second writer away and remembers the highest position seen, so that a database put back from an
+older backup is noticed and opens a new epoch (positions would otherwise be given twice).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import apsw
+import msgspec
+
+from anabranch.core.token import Log
+from anabranch.store import schema
+from anabranch.store.contract import StoreBusy, StoreError
+from anabranch.store.sqlite_reader import SqliteReader
+from anabranch.store.sqlite_writer import SqliteWriter
+
+DATABASE = "anabranch.db"
+LOCK = "anabranch.lock"
+
+
+class Holder(msgspec.Struct):
+    """What the lock file says: who holds the store, and how far its log had come."""
+
+    pid: int = 0
+    url: str = ""
+    stream: str = ""
+    epoch: str = ""
+    tip: int = 0
+
+
+class SqliteStore:
+    """A store in a folder. `SqliteStore.open` takes the writer's lock, `SqliteStore.inspect` only reads."""
+
+    def __init__(self, folder: Path, lock: int | None, synchronous: str) -> None:
+        self.folder = folder
+        self.path = folder / DATABASE
+        self.renewed = False
+        self._lock = lock
+        self._writer = SqliteWriter(connect(self.path, synchronous)) if lock is not None else None
+
+    @classmethod
+    def open(cls, folder: Path, synchronous: str = "FULL") -> SqliteStore:
+        """Open for writing; creates the folder and the file. `StoreBusy` when a node has it."""
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise StoreError(f"cannot use {folder}: {error.strerror}; choose another with --data") from error
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(lock)
+            raise StoreBusy(f"{folder} is in use by {_who(read_holder(folder))}") from None
+        try:
+            _create(folder / DATABASE)
+            store = cls(folder, lock, synchronous)
+            store._notice_restore()
+        except (apsw.Error, schema.NewerSchema) as error:
+            os.close(lock)
+            raise StoreError(f"cannot open {folder / DATABASE}: {error}") from error
+        return store
+
+    @classmethod
+    def inspect(cls, folder: Path) -> SqliteStore:
+        """Open for reading only, also beside a running node."""
+        if not (folder / DATABASE).exists():
+            raise StoreError(f"no store in {folder}; `anabranch serve --data {folder}` makes one")
+        return cls(folder, None, "FULL")
+
+    @property
+    def writer(self) -> SqliteWriter:
+        if self._writer is None:
+            raise StoreError("this store was opened for reading")
+        return self._writer
+
+    def open_reader(self) -> SqliteReader:
+        """A reader of one's own; close it. Not to be shared between threads."""
+        try:
+            connection = apsw.Connection(str(self.path), flags=apsw.SQLITE_OPEN_READWRITE)
+            connection.set_busy_timeout(10_000)
+            connection.pragma("query_only", True)
+            connection.pragma("cache_size", -16_384)
+        except apsw.Error as error:
+            raise StoreError(f"cannot read {self.path}: {error}") from error
+        return SqliteReader(connection, self.path)
+
+    @contextmanager
+    def reader(self) -> Iterator[SqliteReader]:
+        reader = self.open_reader()
+        try:
+            yield reader
+        finally:
+            reader.close()
+
+    def log(self) -> Log:
+        with self.reader() as reader:
+            return reader.log()
+
+    def announce(self, url: str = "") -> None:
+        """Write into the lock file who holds the store and how far the log has come."""
+        if self._lock is None:
+            return
+        log = self.writer.log()
+        holder = Holder(os.getpid(), url, log.stream, log.epoch, log.tip)
+        os.pwrite(self._lock, msgspec.json.encode(holder).ljust(512) + b"\n", 0)
+
+    def _notice_restore(self) -> None:
+        seen, log = read_holder(self.folder), self.writer.log()
+        if seen.epoch == log.epoch and seen.tip > log.tip:
+            self.writer.new_epoch()
+            self.renewed = True
+
+    def backup(self, target: Path) -> None:
+        """Copy the database as it is now, while it is in use."""
+        source = apsw.Connection(str(self.path))
+        copy = apsw.Connection(str(target))
+        try:
+            with copy.backup("main", source, "main") as step:
+                while not step.done:
+                    step.step(4096)
+        finally:
+            copy.close()
+            source.close()
+
+    def close(self) -> None:
+        if self._writer is not None:
+            try:
+                self.announce()
+            finally:
+                self._writer.close()
+                self._writer = None
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+
+def connect(path: Path, synchronous: str) -> apsw.Connection:
+    connection = apsw.Connection(str(path), statementcachesize=512)
+    connection.set_busy_timeout(10_000)
+    connection.pragma("synchronous", synchronous)
+    connection.pragma("cache_size", -65_536)
+    connection.pragma("wal_autocheckpoint", 4_000)
+    connection.pragma("journal_size_limit", 67_108_864)
+    return connection
+
+
+def _create(path: Path) -> None:
+    connection = apsw.Connection(str(path))
+    try:
+        connection.set_busy_timeout(10_000)
+        connection.pragma("auto_vacuum", 2)  # incremental: space goes back in small steps
+        connection.pragma("journal_mode", "wal")
+        schema.migrate(connection, stream=str(uuid.uuid4()), epoch=str(uuid.uuid4()))
+    finally:
+        connection.close()
+
+
+def read_holder(folder: Path) -> Holder:
+    """What the lock file says; nothing where there is none or it cannot be read."""
+    try:
+        return msgspec.json.decode((folder / LOCK).read_bytes() or b"{}", type=Holder)
+    except (OSError, msgspec.DecodeError):
+        return Holder()
+
+
+def _who(holder: Holder) -> str:
+    return f"the node at {holder.url} (process {holder.pid})" if holder.url else f"process {holder.pid}"

@@ -1,0 +1,363 @@
+"""Reading a SQLite store: each call sees one moment.
+
+What may be long is read in two steps: first the positions that match, at one tip, then payloads by the handful. So
+a slow consumer holds no transaction, memory stays flat, and a whole answer is still the answer of one moment.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import apsw
+import msgspec
+
+from anabranch.core.filter import Filter
+from anabranch.core.operation import Action, Family, State
+from anabranch.core.retention import DeletedDocument, ReplayWindow, Version
+from anabranch.core.token import START, Log, Position
+from anabranch.store.contract import (
+    AccessKey,
+    ChangesQuery,
+    Entry,
+    Facts,
+    Page,
+    Selection,
+    Statistics,
+    StoreError,
+    TooSlow,
+)
+from anabranch.store.sql import chunks, marks
+from anabranch.store.sqlite_select import Select, count_sql
+
+_decode_clock = msgspec.json.Decoder(dict[str, int]).decode
+_FACTS = (
+    "o.position, o.id, o.author, o.kind, o.created_at, o.family, o.state, o.head, o.action, o.document, o.coordinate, "
+    "o.collection, o.clock, p.raw, o.size, o.received_at"
+)
+
+
+class SqliteReader:
+    """A connection that only reads. `give_up`, when set, is asked now and then whether to stop a long query."""
+
+    def __init__(self, connection: apsw.Connection, path: Path) -> None:
+        self._db = connection
+        self._path = path
+        self.give_up: Callable[[], bool] | None = None
+        connection.set_progress_handler(lambda: self.give_up is not None and self.give_up(), 20_000)
+
+    def close(self) -> None:
+        self._db.close()
+
+    def _rows(self, sql: str, bindings: Sequence[Any] = ()) -> list[Any]:
+        try:
+            return self._db.execute(sql, bindings).fetchall()
+        except apsw.InterruptError:
+            raise TooSlow("the query took too long") from None
+        except apsw.Error as error:
+            raise StoreError(f"read failed: {error}") from error
+
+    def _value(self, sql: str, bindings: Sequence[Any] = ()) -> Any:
+        rows = self._rows(sql, bindings)
+        return rows[0][0] if rows else None
+
+    def log(self) -> Log:
+        row = self._rows("SELECT stream, epoch, floor, tip FROM log")[0]
+        return Log(row[0], row[1], Position(row[2]), Position(row[3]))
+
+    # --- queries ---------------------------------------------------------------------------------------------------
+
+    def select(self, filters: Sequence[Filter], limit_max: int, now: int) -> Selection:
+        """What a REQ gets: of each filter the newest `limit`; sync kinds ascending, then the others newest first."""
+        with self._moment() as log:
+            return Selection(Select(self._rows, now).run(filters, limit_max), log.tip)
+
+    def count(self, filters: Sequence[Filter], now: int) -> int:
+        """How many stored events match at least one of the filters (`limit` does not count)."""
+        sql, bindings = count_sql(filters, now)
+        return int(self._value(sql, bindings))
+
+    def payloads(self, positions: Sequence[int]) -> list[tuple[Position, bytes]]:
+        """The payloads still there, in the order asked for."""
+        found: dict[int, bytes] = {}
+        for chunk in chunks(positions, 512):
+            found.update(
+                self._rows(f"SELECT position, raw FROM payloads WHERE position IN ({marks(chunk)})", tuple(chunk))
+            )
+        return [(Position(position), found[position]) for position in positions if position in found]
+
+    def compacted(self, ids: Iterable[str]) -> list[str]:
+        """Which of the ids are known and compacted, sorted."""
+        wanted = sorted(ids)
+        return [
+            row[0].hex()
+            for chunk in chunks(wanted, 512)
+            for row in self._rows(
+                f"SELECT id FROM operations WHERE state = 1 AND id IN ({marks(chunk)}) ORDER BY id",
+                [bytes.fromhex(id) for id in chunk],
+            )
+        ]
+
+    def state(self, id: str) -> State | None:
+        """Retained, compacted, removed, or None: never heard of."""
+        found = self._value("SELECT state FROM operations WHERE id = ?", (bytes.fromhex(id),))
+        return None if found is None else State(found)
+
+    # --- the changes feed --------------------------------------------------------------------------------------------
+
+    def bootstrap(self, query: ChangesQuery, limit: int | None, now: int) -> Selection:
+        """The heads of an author's documents at one moment, by ascending (created_at, id)."""
+        conditions, bindings = _feed_conditions(query)
+        with self._moment() as log:
+            if self._value("SELECT EXISTS (SELECT 1 FROM operations WHERE state = 0 AND expires_at IS NOT NULL)"):
+                conditions.append("(o.expires_at IS NULL OR o.expires_at > ?)")
+                bindings.append(now)
+            rows = self._rows(
+                "SELECT o.position FROM operations o INDEXED BY head_by_author "
+                f"WHERE o.head = 1 AND o.family = 1 AND {' AND '.join(conditions)} "
+                "ORDER BY o.created_at, o.id LIMIT ?",
+                [*bindings, -1 if limit is None else limit],
+            )
+            return Selection(array("q", [row[0] for row in rows]), log.tip)
+
+    def changes(
+        self,
+        query: ChangesQuery | None,
+        since: Position,
+        until: Position | None,
+        limit: int,
+        compacted: bool = False,
+        now: int = 0,
+    ) -> Page:
+        """The next stretch of the log after `since`, at most `limit` entries; `compacted` asks for those too.
+
+        Without a query it is the whole log, every family.
+        """
+        with self._moment() as log:
+            last = log.tip if until is None else min(until, log.tip)
+            conditions, bindings = (["1"], []) if query is None else _feed_conditions(query)
+            if query is not None:
+                conditions.append("o.family = 1")
+            conditions.append("o.state <= 1" if compacted else "o.state = 0")
+            index = "" if query is None else "INDEXED BY feed"
+            rows = self._rows(
+                f"SELECT o.position, o.id, o.state, p.raw, o.expires_at FROM operations o {index} "
+                "LEFT JOIN payloads p ON p.position = o.position "
+                f"WHERE {' AND '.join(conditions)} AND o.position > ? AND o.position <= ? ORDER BY o.position LIMIT ?",
+                [*bindings, since, last, limit],
+            )
+        entries = [
+            Entry(Position(row[0]), row[1].hex(), State(row[2]), row[3])
+            for row in rows
+            if row[4] is None or row[4] > now
+        ]
+        complete_to = rows[-1][0] if len(rows) == limit and rows else max(last, since)
+        return Page(entries, Position(complete_to), log)
+
+    # --- facts -------------------------------------------------------------------------------------------------------
+
+    def facts(self, after: Position = START, limit: int = 1000) -> list[Facts]:
+        """All that is stored of each operation after a position, by position."""
+        return self._facts("o.position > ? ORDER BY o.position LIMIT ?", (after, limit))
+
+    def heads(self, document: bytes) -> list[Facts]:
+        """The heads of a document, as they are kept on write."""
+        return self._facts("o.head = 1 AND o.document = ? ORDER BY o.id", (document,))
+
+    def _facts(self, condition: str, bindings: Sequence[Any]) -> list[Facts]:
+        return [
+            Facts(
+                Position(row[0]),
+                row[1].hex(),
+                row[2].hex(),
+                row[3],
+                row[4],
+                Family(row[5]),
+                State(row[6]),
+                bool(row[7]),
+                Action(row[8]),
+                row[9],
+                row[10],
+                row[11],
+                None if row[12] is None else _decode_clock(row[12]),
+                row[13],
+                row[14],
+                row[15],
+            )
+            for row in self._rows(
+                f"SELECT {_FACTS} FROM operations o LEFT JOIN payloads p ON p.position = o.position WHERE {condition}",
+                bindings,
+            )
+        ]
+
+    def tag_rows(self, position: Position, created_at: int, keys: Iterable[bytes]) -> int:
+        """How many of the tag keys lead to the operation."""
+        wanted = list(keys)
+        return int(
+            self._value(
+                f"SELECT count(*) FROM tags WHERE created_at = ? AND position = ? AND tag IN ({marks(wanted)})",
+                [created_at, position, *wanted],
+            )
+        )
+
+    def statistics(self) -> Statistics:
+        with self._moment():
+            states = dict(self._rows("SELECT state, count(*) FROM operations GROUP BY state"))
+            documents, conflicts, tombstones = self._rows(
+                "SELECT count(*), total(heads > 1), total(puts = 0) FROM ("
+                "SELECT count(*) AS heads, total(action = 0) AS puts FROM operations "
+                "WHERE head = 1 AND family = 1 GROUP BY document)"
+            )[0]
+            payload_bytes = self._value("SELECT total(size) FROM operations WHERE state = 0")
+            tag_rows = self._value("SELECT count(*) FROM tags")
+        return Statistics(
+            operations=sum(states.values()),
+            retained=states.get(0, 0),
+            compacted=states.get(1, 0),
+            removed=states.get(2, 0),
+            documents=documents,
+            conflicts=int(conflicts),
+            tombstones=int(tombstones),
+            payload_bytes=int(payload_bytes),
+            tag_rows=tag_rows,
+            file_bytes=sum(
+                file.stat().st_size
+                for suffix in ("", "-wal")
+                if (file := self._path.with_name(self._path.name + suffix)).exists()
+            ),
+        )
+
+    def damage(self) -> list[str]:
+        """What SQLite itself finds wrong with the file, and rows that point nowhere."""
+        found = [row[0] for row in self._rows("PRAGMA integrity_check") if row[0] != "ok"]
+        for name, sql in {
+            "payloads without an operation": "SELECT count(*) FROM payloads p WHERE NOT EXISTS "
+            "(SELECT 1 FROM operations o WHERE o.position = p.position AND o.state = 0)",
+            "tags without an operation": "SELECT count(*) FROM tags t WHERE NOT EXISTS "
+            "(SELECT 1 FROM operations o WHERE o.position = t.position AND o.state = 0)",
+        }.items():
+            if count := self._value(sql):
+                found.append(f"{count} {name}")
+        return found
+
+    # --- what compaction reads ---------------------------------------------------------------------------------------
+
+    def candidates(self, after: bytes, cutoff: int, limit: int) -> list[bytes]:
+        """Documents beyond `after` with a dominated snapshot older than `cutoff` whose payload is retained."""
+        rows = self._rows(
+            "SELECT DISTINCT document FROM operations INDEXED BY history "
+            "WHERE family = 1 AND head = 0 AND document > ? AND state = 0 AND created_at < ? ORDER BY document LIMIT ?",
+            (after, cutoff, limit),
+        )
+        return [row[0] for row in rows]
+
+    def versions(self, document: bytes) -> list[tuple[Version, int]]:
+        """The snapshots of a document that have a payload, each with its size."""
+        rows = self._rows(
+            "SELECT position, id, created_at, clock, size FROM operations INDEXED BY history "
+            "WHERE family = 1 AND head = 0 AND document = ?1 AND state = 0 "
+            "UNION ALL SELECT position, id, created_at, clock, size FROM operations INDEXED BY head_by_document "
+            "WHERE head = 1 AND document = ?1",
+            (document,),
+        )
+        return [(Version(Position(row[0]), row[1].hex(), row[2], _decode_clock(row[3])), row[4]) for row in rows]
+
+    def crowded_authors(self, cap: int) -> list[str]:
+        """Authors with more than `cap` documents that have a tombstone for a head."""
+        rows = self._rows(
+            "SELECT author FROM operations INDEXED BY tombstone_by_author WHERE head = 1 AND family = 1 AND action = 1 "
+            "GROUP BY author HAVING count(DISTINCT document) > ?",
+            (cap,),
+        )
+        return [row[0].hex() for row in rows]
+
+    def deleted_documents(self, author: str) -> list[DeletedDocument]:
+        """The documents of an author whose every head deletes."""
+        rows = self._rows(
+            "SELECT t.document, max(t.created_at), max(t.position), ("
+            "  SELECT max(h.position) FROM operations h INDEXED BY history "
+            "  WHERE h.family = 1 AND h.head = 0 AND h.document = t.document) "
+            "FROM operations t INDEXED BY tombstone_by_author "
+            "WHERE t.head = 1 AND t.family = 1 AND t.action = 1 AND t.author = ? AND NOT EXISTS ("
+            "  SELECT 1 FROM operations p INDEXED BY head_by_document "
+            "  WHERE p.head = 1 AND p.document = t.document AND p.action = 0) "
+            "GROUP BY t.document",
+            (bytes.fromhex(author),),
+        )
+        return [DeletedDocument(row[0], row[1], Position(max(row[2], row[3] or 0))) for row in rows]
+
+    def window_floor(self, window: ReplayWindow, now_ms: int) -> Position:
+        """The lowest floor that the replay window allows: positions below it are outside."""
+        log = self.log()
+        floor = log.floor
+        if window.count is not None:
+            floor = Position(max(floor, log.tip - window.count + 1))
+        if window.age_seconds is not None:
+            floor = max(floor, self._first("received_at >= ?", now_ms - window.age_seconds * 1000, log))
+        if window.bytes is not None:
+            length = self._value("SELECT bytes FROM log")
+            floor = max(floor, self._first("reach - size >= ?", length - window.bytes, log))
+        return floor
+
+    def _first(self, condition: str, bound: int, log: Log) -> Position:
+        """The first position that meets a condition which only grows along the log, by bisection."""
+        low, high = int(log.floor), int(log.tip) + 1
+        while low < high:
+            middle = (low + high) // 2
+            row = self._rows(
+                f"SELECT position, {condition} FROM operations WHERE position >= ? ORDER BY position LIMIT 1",
+                (bound, middle),
+            )
+            if row and not row[0][1]:
+                low = row[0][0] + 1
+            else:
+                high = middle
+        return Position(low)
+
+    # --- access keys and settings ------------------------------------------------------------------------------------
+
+    def access_keys(self) -> list[AccessKey]:
+        rows = self._rows(
+            "SELECT key, label, pubkey, created_at, expires_at, revoked, storage_limit_bytes, used_bytes "
+            "FROM access_keys ORDER BY created_at, key"
+        )
+        return [AccessKey(row[0], row[1], row[2], row[3], row[4], bool(row[5]), row[6], row[7]) for row in rows]
+
+    def setting(self, name: str) -> bytes | None:
+        found = self._value("SELECT value FROM settings WHERE name = ?", (name,))
+        return None if found is None else bytes(found)
+
+    def _moment(self) -> _Moment:
+        return _Moment(self)
+
+
+class _Moment:
+    """A read transaction: everything inside sees the same log."""
+
+    def __init__(self, reader: SqliteReader) -> None:
+        self._reader = reader
+
+    def __enter__(self) -> Log:
+        self._reader._db.execute("BEGIN")
+        return self._reader.log()
+
+    def __exit__(self, *_: object) -> None:
+        if self._reader._db.in_transaction:
+            self._reader._db.execute("ROLLBACK")
+
+
+def _feed_conditions(query: ChangesQuery) -> tuple[list[str], list[Any]]:
+    conditions: list[str] = ["o.author = ?"]
+    bindings: list[Any] = [bytes.fromhex(query.author)]
+    for column, values in (
+        ("kind", query.kinds),
+        ("coordinate", query.coordinates),
+        ("action", query.actions),
+        ("collection", query.collections),
+    ):
+        if values is not None:
+            conditions.append(f"o.{column} IN ({marks(list(values))})")
+            bindings += [int(value) if isinstance(value, int) else value for value in values]
+    return conditions, bindings

@@ -1,0 +1,144 @@
+"""Finding what a REQ asks for: one index leads, the other conditions follow.
+
+For each filter the most selective index is walked from the newest, key by key; once a filter has its `limit`, later
+keys are walked only as far back as the oldest event that still counts. `filter.matches` is the rule this is held
+equal to.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from anabranch.core.filter import Filter
+from anabranch.core.snapshots import SYNC_RANGE
+from anabranch.store.sql import chunks, marks, tag_key
+
+Rows = Callable[[str, Sequence[Any]], list[Any]]
+_PROBE = 2_000  # how far candidates are counted when two indexes could lead
+
+
+class Select:
+    def __init__(self, rows: Rows, now: int) -> None:
+        self._rows = rows
+        self._now = now
+
+    def run(self, filters: Sequence[Filter], limit_max: int) -> array[int]:
+        """Positions of all matches: sync kinds ascending by (created_at, id), then the others newest first."""
+        found: dict[int, Any] = {}
+        for filter in filters:
+            limit = limit_max if filter.limit is None else min(filter.limit, limit_max)
+            if limit > 0:
+                for row in self._newest(filter, limit):
+                    found[row[0]] = row
+        rows = list(found.values())
+        sync = sorted((row for row in rows if row[3] in SYNC_RANGE), key=lambda row: (row[1], row[2]))
+        plain = [row for row in rows if row[3] not in SYNC_RANGE]
+        if len(filters) > 1:
+            plain.sort(key=lambda row: (-row[1], row[2]))
+        return array("q", [row[0] for row in sync] + [row[0] for row in plain])
+
+    def _newest(self, filter: Filter, limit: int) -> list[Any]:
+        """The newest matches of one filter as (position, created_at, id, kind), newest first, then by id."""
+        since, until = filter.since or 0, filter.until
+        lead, keys = self._lead(filter)
+        sql, residual = _walk(lead, filter)
+        found: dict[int, Any] = {}
+        groups = chunks(keys, 256) if lead == "id" else ([key] for key in keys)
+        merged = len(keys) > 1
+        for group in groups:
+            statement = sql.replace("KEYS", marks(group))
+            bindings = [*group, since, _END if until is None else until, *residual, self._now, limit]
+            for row in self._rows(statement, bindings):
+                found[row[0]] = row
+            if len(found) > limit:
+                found = {row[0]: row for row in sorted(found.values(), key=_newest_first)[:limit]}
+                since = max(since, min(row[1] for row in found.values()))
+        return sorted(found.values(), key=_newest_first) if merged else list(found.values())
+
+    def _lead(self, filter: Filter) -> tuple[str, list[Any]]:
+        """Which index leads, and the keys to walk in it: the one with the fewest entries for this filter."""
+        if filter.ids is not None:
+            return "id", [bytes.fromhex(id) for id in sorted(filter.ids)]
+        choices: list[tuple[str, list[Any]]] = [
+            (f"#{name}", [tag_key(name, value) for value in sorted(values)]) for name, values in filter.tags
+        ]
+        if filter.authors is not None:
+            choices.append(("author", [bytes.fromhex(author) for author in sorted(filter.authors)]))
+        if filter.kinds is not None:
+            choices.append(("kind", sorted(filter.kinds)))
+        if len(choices) > 1:
+            choices.sort(key=lambda choice: self._probe(*choice))
+        return choices[0] if choices else ("time", [0])
+
+    def _probe(self, lead: str, keys: list[Any]) -> int:
+        source = "tags WHERE tag = ?" if lead[0] == "#" else f"operations WHERE state = 0 AND {lead} = ?"
+        counted = 0
+        for key in keys:
+            counted += self._rows(f"SELECT count(*) FROM (SELECT 1 FROM {source} LIMIT {_PROBE})", (key,))[0][0]
+            if counted >= _PROBE:
+                break
+        return counted
+
+
+_END = 2**62
+
+
+def _newest_first(row: Any) -> tuple[int, bytes]:
+    return -row[1], row[2]
+
+
+def _walk(lead: str, filter: Filter) -> tuple[str, list[Any]]:
+    """The statement that walks one key of an index from the newest, and the bindings after key and time."""
+    tagged = "tags t CROSS JOIN operations o ON o.position = t.position WHERE t.tag IN (KEYS)"
+    source, time = {
+        "id": ("operations o WHERE o.id IN (KEYS)", "o.created_at"),
+        "author": ("operations o INDEXED BY operation_by_author WHERE o.author IN (KEYS)", "o.created_at"),
+        "kind": ("operations o INDEXED BY operation_by_kind WHERE o.kind IN (KEYS)", "o.created_at"),
+        "time": ("operations o INDEXED BY operation_by_time WHERE KEYS = 0", "o.created_at"),
+    }.get(lead, (tagged, "t.created_at"))
+    conditions, bindings = _conditions(filter, lead)
+    return (
+        f"SELECT o.position, o.created_at, o.id, o.kind FROM {source} AND {time} >= ? AND {time} <= ? "
+        f"AND {' AND '.join(['o.state = 0', *conditions])} AND (o.expires_at IS NULL OR o.expires_at > ?) "
+        f"ORDER BY {time} DESC, o.id LIMIT ?",
+        bindings,
+    )
+
+
+def _conditions(filter: Filter, lead: str = "") -> tuple[list[str], list[Any]]:
+    """The filter's conditions as SQL, without time and without the one that the leading index sees to."""
+    conditions: list[str] = []
+    bindings: list[Any] = []
+    for name, values in (("id", filter.ids), ("author", filter.authors)):
+        if values is not None and name != lead:
+            conditions.append(f"o.{name} IN ({marks(list(values))})")
+            bindings += [bytes.fromhex(value) for value in values]
+    if filter.kinds is not None and lead != "kind":
+        conditions.append(f"o.kind IN ({marks(list(filter.kinds))})")
+        bindings += filter.kinds
+    for name, values in filter.tags:
+        if f"#{name}" == lead:
+            continue
+        if lead:
+            among = "EXISTS (SELECT 1 FROM tags x WHERE x.created_at = o.created_at AND x.position = o.position AND "
+        else:
+            among = "o.position IN (SELECT x.position FROM tags x WHERE "
+        conditions.append(f"{among} x.tag IN ({marks(list(values))}))")
+        bindings += [tag_key(name, value) for value in values]
+    return conditions, bindings
+
+
+def count_sql(filters: Sequence[Filter], now: int) -> tuple[str, list[Any]]:
+    """A statement that counts what matches at least one of the filters."""
+    parts: list[str] = []
+    bindings: list[Any] = []
+    for filter in filters:
+        conditions, values = _conditions(filter)
+        parts.append(
+            "SELECT o.position FROM operations o WHERE o.state = 0 AND (o.expires_at IS NULL OR o.expires_at > ?) "
+            f"AND o.created_at BETWEEN ? AND ?{''.join(f' AND {condition}' for condition in conditions)}"
+        )
+        bindings += [now, filter.since or 0, _END if filter.until is None else filter.until, *values]
+    return f"SELECT count(*) FROM ({' UNION '.join(parts)})", bindings

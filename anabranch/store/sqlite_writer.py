@@ -1,0 +1,432 @@
+"""The one writer of a SQLite store: append in groups, forget by plan.
+
+Each public method is one transaction. `append` decides for a whole group in memory, in order, as if the operations
+had come one by one, and then writes it with few, wide statements: SQLite works on many rows a call, without the
+interpreter's lock.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import apsw
+import msgspec
+
+from anabranch.core import nostr
+from anabranch.core.nostr import Event
+from anabranch.core.operation import Family, Operation, State, document_key
+from anabranch.core.snapshots import heads
+from anabranch.core.token import Log, Position
+from anabranch.store.contract import AccessKey, Duplicate, Offer, Outcome, Refused, Stored, StoreError, Superseded
+from anabranch.store.sql import chunks, insert, marks, tag_keys, transaction
+
+STORAGE_SPENT = Refused("restricted", "the access key's storage limit is reached")
+DELETED = Refused("blocked", "deleted by its author")
+
+_encode = msgspec.json.Encoder().encode
+_decode_clock = msgspec.json.Decoder(dict[str, int]).decode
+_decode_event = msgspec.json.Decoder(Event).decode
+
+_OPERATION_COLUMNS = 18
+_POSITION, _STATE, _HEAD = 0, 6, 7  # places in a row that a later operation of the same group may change
+
+
+class _Head(msgspec.Struct, frozen=True, gc=False):
+    position: int
+    id: str
+    created_at: int
+    clock: Mapping[str, int]
+
+
+class SqliteWriter:
+    def __init__(self, connection: apsw.Connection) -> None:
+        self._db = connection
+        self._anything_deleted = self._value("SELECT EXISTS (SELECT 1 FROM deletions)") == 1
+
+    def close(self) -> None:
+        self._db.close()
+
+    def log(self) -> Log:
+        row = self._all("SELECT stream, epoch, floor, tip FROM log")[0]
+        return Log(row[0], row[1], Position(row[2]), Position(row[3]))
+
+    def _all(self, sql: str, bindings: Sequence[Any] = ()) -> list[Any]:
+        return self._db.execute(sql, bindings).fetchall()
+
+    def _value(self, sql: str, bindings: Sequence[Any] = ()) -> Any:
+        rows = self._all(sql, bindings)
+        return rows[0][0] if rows else None
+
+    # --- append ------------------------------------------------------------------------------------------------------
+
+    def append(self, offers: Sequence[Offer], received_at: int) -> list[Outcome]:
+        """Store a group. One outcome an offer, in order; when this returns, what is `Stored` is on disk."""
+        try:
+            with transaction(self._db):
+                return _Group(self._db, received_at, self).append(offers)
+        except apsw.Error as error:
+            raise StoreError(f"append failed: {error}") from error
+
+    # --- forgetting --------------------------------------------------------------------------------------------------
+
+    def compact(self, positions: Sequence[Position]) -> tuple[int, int]:
+        """Drop the payloads at these positions, but of no head: a plan may have grown old. How many went, and bytes."""
+        with self._forgetting():
+            return self._drop(positions, State.COMPACTED, "head = 0 AND family = 1")
+
+    def remove(self, ids: Sequence[str]) -> int:
+        """Remove operations for good (the operator's word); the heads of their documents are found anew."""
+        with self._forgetting():
+            positions = [
+                row[0]
+                for chunk in chunks([bytes.fromhex(id) for id in ids], 500)
+                for row in self._all(f"SELECT position FROM operations WHERE id IN ({marks(chunk)})", chunk)
+            ]
+            return self._remove(positions)
+
+    def expire(self, now: int, limit: int) -> int:
+        """Remove what has expired (NIP-40), at most `limit`."""
+        with self._forgetting():
+            rows = self._all(
+                "SELECT position FROM operations INDEXED BY operation_expiring "
+                "WHERE state = 0 AND expires_at IS NOT NULL AND expires_at <= ? LIMIT ?",
+                (now, limit),
+            )
+            return self._remove([row[0] for row in rows])
+
+    def raise_floor(self, floor: Position) -> Position:
+        """Move the floor up, never down, and at most to just above the tip. Where it stands now."""
+        with self._forgetting():
+            self._db.execute("UPDATE log SET floor = max(floor, min(?, tip + 1))", (floor,))
+            return self.log().floor
+
+    def forget(self, documents: Sequence[bytes]) -> int:
+        """Let documents go altogether, facts and all. The floor must stand above them already."""
+        with self._forgetting():
+            floor, forgotten = self.log().floor, 0
+            for document in documents:
+                rows = self._all(
+                    "SELECT position FROM operations INDEXED BY history "
+                    "WHERE family = 1 AND head = 0 AND document = ?1 UNION ALL "
+                    "SELECT position FROM operations INDEXED BY head_by_document WHERE head = 1 AND document = ?1",
+                    (document,),
+                )
+                positions = [row[0] for row in rows]
+                if positions and max(positions) < floor:
+                    self._drop(positions, State.REMOVED, "family = 1")
+                    for chunk in chunks(positions, 500):
+                        self._db.execute(f"DELETE FROM operations WHERE position IN ({marks(chunk)})", chunk)
+                    forgotten += len(positions)
+            return forgotten
+
+    def return_space(self, pages: int) -> bool:
+        """Give free pages back to the file system, at most so many; True while there are more."""
+        self._all(f"PRAGMA incremental_vacuum({int(pages)})")
+        if self._value("PRAGMA freelist_count"):
+            return True
+        self._db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+        return False
+
+    def new_epoch(self) -> str:
+        """Open a new epoch: after a restore, positions may mean something else than they did."""
+        epoch = str(uuid.uuid4())
+        with transaction(self._db):
+            self._db.execute("UPDATE log SET epoch = ?", (epoch,))
+        return epoch
+
+    def _forgetting(self) -> transaction:
+        return transaction(self._db)
+
+    def _remove(self, positions: Sequence[int]) -> int:
+        documents = {
+            row[0]
+            for chunk in chunks(positions, 500)
+            for row in self._all(
+                f"SELECT document FROM operations WHERE family = 1 AND position IN ({marks(chunk)})", chunk
+            )
+        }
+        removed, _ = self._drop(positions, State.REMOVED, "1")
+        for document in documents:
+            self._find_heads(document)
+        return removed
+
+    def _drop(self, positions: Sequence[int], state: State, condition: str) -> tuple[int, int]:
+        """Take the payloads, the tag rows and the head's mark away from what meets the condition and is retained."""
+        gone, freed = 0, 0
+        for chunk in chunks(positions, 200):
+            rows = self._all(
+                "SELECT o.position, o.created_at, o.size, o.access_key, p.raw "
+                "FROM operations o JOIN payloads p ON p.position = o.position "
+                f"WHERE o.state = 0 AND ({condition}) AND o.position IN ({marks(chunk)})",
+                chunk,
+            )
+            if not rows:
+                continue
+            dropped = [row[0] for row in rows]
+            those = marks(dropped)
+            self._db.executemany(
+                "DELETE FROM tags WHERE tag = ? AND created_at = ? AND position = ?",
+                [(key, row[1], row[0]) for row in rows for key in tag_keys(_decode_event(row[4]))],
+            )
+            self._db.execute(f"DELETE FROM payloads WHERE position IN ({those})", dropped)
+            self._db.execute(
+                f"UPDATE operations SET state = ?, head = 0 WHERE position IN ({those})", (int(state), *dropped)
+            )
+            self._db.executemany(
+                "UPDATE access_keys SET used_bytes = max(0, used_bytes - ?) WHERE key = ?",
+                [(row[2], row[3]) for row in rows if row[3] is not None],
+            )
+            gone += len(rows)
+            freed += sum(row[2] for row in rows)
+        return gone, freed
+
+    def _find_heads(self, document: bytes) -> None:
+        """Mark the heads among what is retained of a snapshot document."""
+        rows = self._all(
+            "SELECT position, id, created_at, clock FROM operations INDEXED BY history "
+            "WHERE family = 1 AND head = 0 AND document = ?1 AND state = 0 "
+            "UNION ALL SELECT position, id, created_at, clock FROM operations INDEXED BY head_by_document "
+            "WHERE head = 1 AND document = ?1",
+            (document,),
+        )
+        found = heads(_Head(row[0], row[1].hex(), row[2], _decode_clock(row[3])) for row in rows)
+        self._db.executemany(
+            "UPDATE operations SET head = 1 WHERE position = ? AND head = 0", [(head.position,) for head in found]
+        )
+
+    # --- access keys and settings ------------------------------------------------------------------------------------
+
+    def save_access_key(self, key: AccessKey) -> None:
+        with transaction(self._db):
+            self._db.execute(
+                "INSERT INTO access_keys (key, label, pubkey, created_at, expires_at, revoked, storage_limit_bytes) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (key) DO UPDATE SET label = excluded.label, "
+                "pubkey = excluded.pubkey, expires_at = excluded.expires_at, revoked = excluded.revoked, "
+                "storage_limit_bytes = excluded.storage_limit_bytes",
+                (
+                    key.key,
+                    key.label,
+                    key.pubkey,
+                    key.created_at,
+                    key.expires_at,
+                    int(key.revoked),
+                    key.storage_limit_bytes,
+                ),
+            )
+
+    def delete_access_key(self, key: str) -> bool:
+        with transaction(self._db):
+            self._db.execute("DELETE FROM access_keys WHERE key = ?", (key,))
+            return self._db.changes() > 0
+
+    def save_setting(self, name: str, value: bytes) -> None:
+        with transaction(self._db):
+            self._db.execute("INSERT OR REPLACE INTO settings VALUES (?, ?)", (name, value))
+
+
+class _Group:
+    """The decisions for one group, taken in order and written at once."""
+
+    def __init__(self, db: apsw.Connection, received_at: int, writer: SqliteWriter) -> None:
+        self._db = db
+        self._writer = writer
+        self._received_at = received_at
+        self._tip, self._reach = writer._all("SELECT tip, bytes FROM log")[0]
+        self._rows: dict[int, list[Any]] = {}  # by position: what this group adds
+        self._raws: dict[int, bytes] = {}
+        self._tags: list[Any] = []
+        self._known: dict[bytes, State] = {}
+        self._heads: dict[bytes, list[_Head]] = {}
+        self._demoted: list[int] = []  # stored before this group, no head any more
+        self._superseded: list[int] = []  # stored before this group, replaced by a newer version
+        self._room: dict[str, int] = {}
+        self._used: dict[str, int] = {}
+
+    def append(self, offers: Sequence[Offer]) -> list[Outcome]:
+        ids = [bytes.fromhex(offer.operation.event.id) for offer in offers]
+        self._look_up(offers, ids)
+        outcomes = [self._take(offer, id) for offer, id in zip(offers, ids, strict=True)]
+        self._write()
+        self._db.execute("UPDATE log SET tip = ?, bytes = ?", (self._tip, self._reach))
+        return outcomes
+
+    def _look_up(self, offers: Sequence[Offer], ids: Sequence[bytes]) -> None:
+        """Read, with few statements, all that the decisions depend on."""
+        for chunk in chunks(ids, 256):
+            for row in self._writer._all(f"SELECT id, state FROM operations WHERE id IN ({marks(chunk)})", chunk):
+                self._known[row[0]] = State(row[1])
+        documents = list({d for offer in offers if (d := offer.operation.document) is not None})
+        for chunk in chunks(documents, 256):
+            for row in self._writer._all(
+                "SELECT document, position, id, created_at, clock FROM operations INDEXED BY head_by_document "
+                f"WHERE head = 1 AND document IN ({marks(chunk)})",
+                chunk,
+            ):
+                clock = {} if row[4] is None else _decode_clock(row[4])
+                self._heads.setdefault(row[0], []).append(_Head(row[1], row[2].hex(), row[3], clock))
+        for key in {offer.access_key for offer in offers if offer.access_key is not None}:
+            for limit, used in self._writer._all(
+                "SELECT storage_limit_bytes, used_bytes FROM access_keys WHERE key = ?", (key,)
+            ):
+                if limit is not None:
+                    self._room[key] = limit - used
+
+    def _take(self, offer: Offer, id: bytes) -> Outcome:
+        operation, event = offer.operation, offer.operation.event
+        state = self._known.get(id)
+        if state in (None, State.REMOVED) and self._writer._anything_deleted and self._is_deleted(operation, id):
+            return DELETED
+        if state is not None:
+            return Duplicate(state)
+        if offer.access_key is not None and self._room.get(offer.access_key, len(operation.raw)) < len(operation.raw):
+            return STORAGE_SPENT
+        head = 0
+        if operation.document is not None:
+            current = self._heads.get(operation.document, [])
+            position = self._tip + 1
+            version = _Head(position, event.id, event.created_at, operation.clock or {})
+            if operation.family is Family.SNAPSHOT:
+                remaining = heads([*current, version])
+                head = int(any(one.position == position for one in remaining))
+                self._demote(one.position for one in current if one not in remaining)
+                self._heads[operation.document] = remaining
+            else:
+                if any(nostr.newer(one.created_at, one.id, event.created_at, event.id) for one in current):
+                    return Superseded()
+                head = 1
+                self._supersede(one.position for one in current)
+                self._heads[operation.document] = [version]
+        self._add(operation, id, head, offer.access_key)
+        if event.kind == nostr.DELETION and operation.family is Family.PLAIN:
+            self._delete(event)
+        return Stored(Position(self._tip))
+
+    def _add(self, operation: Operation, id: bytes, head: int, access_key: str | None) -> None:
+        event, size = operation.event, len(operation.raw)
+        self._tip += 1
+        self._reach += size
+        self._known[id] = State.RETAINED
+        self._rows[self._tip] = [
+            self._tip,
+            id,
+            bytes.fromhex(event.pubkey),
+            event.kind,
+            event.created_at,
+            int(operation.family),
+            int(State.RETAINED),
+            head,
+            int(operation.action),
+            operation.document,
+            operation.coordinate,
+            operation.collection,
+            None if operation.clock is None else _encode(operation.clock),
+            operation.expires_at,
+            size,
+            self._reach,
+            self._received_at,
+            access_key,
+        ]
+        self._raws[self._tip] = operation.raw
+        created_at, position = event.created_at, self._tip
+        for key in tag_keys(event):
+            self._tags += (key, created_at, position)
+        if access_key is not None:
+            self._used[access_key] = self._used.get(access_key, 0) + size
+            if access_key in self._room:
+                self._room[access_key] -= size
+
+    def _demote(self, positions: Iterable[int]) -> None:
+        for position in positions:
+            if (row := self._rows.get(position)) is not None:
+                row[_HEAD] = 0
+            else:
+                self._demoted.append(position)
+
+    def _supersede(self, positions: Iterable[int]) -> None:
+        positions = list(positions)
+        if any(position in self._rows for position in positions):
+            self._write()  # replaced within its own group: rare, so it is written first and then replaced
+        self._superseded += positions
+
+    def _is_deleted(self, operation: Operation, id: bytes) -> bool:
+        author = bytes.fromhex(operation.event.pubkey)
+        if operation.event.kind == nostr.DELETION:
+            return False
+        for target in (id, operation.document):
+            if target is not None:
+                until = self._writer._value(
+                    "SELECT until FROM deletions WHERE target = ? AND author = ?", (target, author)
+                )
+                if until is not None and (target is id or operation.event.created_at <= until):
+                    return True
+        return False
+
+    def _delete(self, deletion: Event) -> None:
+        """Carry out a deletion (NIP-09): one's own events by id, one's own documents up to its time."""
+        self._write()
+        author = bytes.fromhex(deletion.pubkey)
+        positions: list[int] = []
+        targets: list[tuple[bytes, bytes, int]] = []
+        for value in deletion.values("e"):
+            if nostr.is_hex(value, 64):
+                target = bytes.fromhex(value)
+                targets.append((target, author, nostr.TIMESTAMP_MAX))
+                positions += [
+                    row[0]
+                    for row in self._writer._all(
+                        "SELECT position FROM operations WHERE id = ? AND author = ? AND kind <> ? AND state = 0",
+                        (target, author, nostr.DELETION),
+                    )
+                ]
+        for value in deletion.values("a"):
+            kind, _, rest = value.partition(":")
+            pubkey, _, coordinate = rest.partition(":")
+            if pubkey == deletion.pubkey and kind.isascii() and kind.isdecimal() and len(kind) <= 5:
+                target = document_key(Family.PLAIN, pubkey, int(kind), coordinate)
+                targets.append((target, author, deletion.created_at))
+                positions += [
+                    row[0]
+                    for row in self._writer._all(
+                        "SELECT position FROM operations INDEXED BY head_by_document "
+                        "WHERE head = 1 AND document = ? AND created_at <= ?",
+                        (target, deletion.created_at),
+                    )
+                ]
+        self._db.executemany(
+            "INSERT INTO deletions VALUES (?, ?, ?) "
+            "ON CONFLICT (target, author) DO UPDATE SET until = max(until, excluded.until)",
+            targets,
+        )
+        self._writer._anything_deleted |= bool(targets)
+        self._writer._remove(positions)
+        gone = set(positions)
+        for document, current in self._heads.items():
+            if any(head.position in gone for head in current):
+                self._heads[document] = self._stored_heads(document)
+        for id in [id for id, *_ in targets]:
+            if id in self._known:
+                self._known[id] = State(self._writer._value("SELECT state FROM operations WHERE id = ?", (id,)))
+
+    def _stored_heads(self, document: bytes) -> list[_Head]:
+        rows = self._writer._all(
+            "SELECT position, id, created_at, clock FROM operations INDEXED BY head_by_document "
+            "WHERE head = 1 AND document = ?",
+            (document,),
+        )
+        return [_Head(row[0], row[1].hex(), row[2], _decode_clock(row[3]) if row[3] else {}) for row in rows]
+
+    def _write(self) -> None:
+        db = self._db
+        insert(db, "operations", _OPERATION_COLUMNS, [value for row in self._rows.values() for value in row])
+        insert(db, "payloads", 2, [value for item in self._raws.items() for value in item])
+        insert(db, "tags", 3, self._tags)
+        for chunk in chunks(self._demoted, 256):
+            db.execute(f"UPDATE operations SET head = 0 WHERE position IN ({marks(chunk)})", chunk)
+        if self._superseded:
+            self._writer._drop(self._superseded, State.REMOVED, "1")
+        for key, used in self._used.items():
+            db.execute("UPDATE access_keys SET used_bytes = used_bytes + ? WHERE key = ?", (used, key))
+        self._rows, self._raws, self._tags = {}, {}, []
+        self._demoted, self._superseded, self._used = [], [], {}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
@@ -203,26 +203,70 @@ def load(
     return settings
 
 
-def _read(file: Path) -> dict[str, Any]:
+def problems(
+    file: Path | None = None, environment: Mapping[str, str] | None = None, flags: Mapping[str, Any] | None = None
+) -> list[str]:
+    """All that is wrong with the settings, not only what `load` stumbles over first; empty when it does not."""
+    environment = os.environ if environment is None else environment
     try:
-        values = tomllib.loads(file.read_text("utf-8"))
+        load(file, environment, flags)
+        return []
+    except ConfigError as error:
+        found = [str(error)]
+    table = {setting.key: setting for setting in settings_table()}
+    try:
+        values = {} if file is None else _toml(file)
+    except ConfigError:
+        values = {}  # said already
+    # Each setting is taken on its own. What two of them say together is checked once each is right.
+    for key, value in _leaves(values, ()):
+        if key not in table:
+            found.append(f"unknown key `{key}` in {file}{_nearest(key, table)}")
+            continue
+        alone: dict[str, Any] = {}
+        _put(alone, table[key].path, value)
+        try:
+            msgspec.convert(alone, Settings)
+        except msgspec.ValidationError as error:
+            found.append(_explain(str(error)))
+    for variable in sorted(name for name in environment if name.startswith(PREFIX)):
+        try:
+            load(None, {variable: environment[variable]})
+        except ConfigError as error:
+            if variable in str(error):
+                found.append(str(error))
+    return list(dict.fromkeys(found))
+
+
+def in_file(file: Path) -> set[str]:
+    """The keys that a settings file sets."""
+    return {key for key, _ in _leaves(_toml(file), ())}
+
+
+def _toml(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text("utf-8"))
     except OSError as error:
         raise ConfigError(f"cannot read {file}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file} is not valid TOML: {error}") from None
+
+
+def _read(file: Path) -> dict[str, Any]:
+    values = _toml(file)
     known = {setting.key for setting in settings_table()}
-    for key in _keys(values, ()):
+    for key, _ in _leaves(values, ()):
         if key not in known:
             raise ConfigError(f"unknown key `{key}` in {file}{_nearest(key, known)}")
     return values
 
 
-def _keys(values: Mapping[str, Any], path: tuple[str, ...]) -> Any:
+def _leaves(values: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
     for name, value in values.items():
         if isinstance(value, dict):
-            yield from _keys(value, (*path, name))
+            yield from _leaves(value, (*path, name))
         else:
-            yield ".".join((*path, name))
+            yield ".".join((*path, name)), value
 
 
 def _nearest(name: str, known: Any) -> str:

@@ -1,8 +1,9 @@
 """Bootstrap: 10,000 documents with 40,000 snapshots stored, and how bootstrap and tail grow to 100,000 documents.
 
 A stream's first frame (STATUS), its first snapshot and its EOSE are timed from the request. It must hold exactly one
-snapshot a document: the newest clock dominates. For growth, stores of N and of 10 N documents, one snapshot each, are read
-by bootstrap and by tail; the time a document takes at 10 N is divided by that at N. Ours only: no peer has this feed.
+snapshot a document: the newest clock dominates. For growth, stores of N and of 10 N documents, one snapshot each, are
+read by bootstrap and by tail; the time a document takes at 10 N is divided by that at N. Ours only: no peer has this
+feed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """A log on disk: many snapshots of one author, signed once, loaded into a store before the node starts.
 
-`Corpus.ready()` signs the events into a file in the system's temporary folder and finds it there the next time that day.
-`Corpus.served()` starts ours on a store that holds them: by `anabranch import` offline, or, where that fails, by publishing.
+`Corpus.ready()` signs the events into a file in the system's temporary folder and finds it there the next time that
+day. `Corpus.served()` starts ours on a store that holds them: by `anabranch import` offline, or, where that fails, by
+publishing.
 """
 
 from __future__ import annotations

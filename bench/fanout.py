@@ -1,7 +1,7 @@
 """Live fan-out: deliveries a second, 100 subscribers and 1,000 events.
 
-Every subscriber has its own connection and one live subscription; one publisher keeps 100 events in flight. The clock runs
-from the first byte published to the last delivery read. Every subscriber must get exactly as many events as were
+Every subscriber has its own connection and one live subscription; one publisher keeps 100 events in flight. The clock
+runs from the first byte published to the last delivery read. Every subscriber must get exactly as many events as were
 published; one of them, chosen in advance, is read in full, and must hold every id once.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 
 from bench.events import Batch, identity, sign
-from bench.load import Listener, LoadError, Publisher, close_all, drive
+from bench.load import Listener, LoadError, Publisher, close_all, drive, listen
 from bench.peers import Relay
 from bench.report import Report, Round, Setting, interleave
 
@@ -28,17 +28,16 @@ def run(setting: Setting) -> Report:
         published = sign(batch)
         deliveries = SUBSCRIBERS * events
         with relay.start() as running:
-            listeners: list[Listener] = []
+            filter_ = {"kinds": [batch.kind], "authors": [batch.author()]}
+            listeners = listen(running.url, filter_, SUBSCRIBERS, events, keep=1)
             try:
-                filter_ = {"kinds": [batch.kind], "authors": [batch.author()]}
-                for _ in range(SUBSCRIBERS):
-                    listeners.append(Listener(running.url, filter_, events, keep=not listeners))
                 publisher = Publisher(running.url, published)
                 cpu = running.cpu_seconds()
                 spent = drive([publisher], listeners)
                 cpu_after = running.cpu_seconds()
                 publisher.verify()
                 _verify(listeners, published)
+                publisher.close()
             finally:
                 close_all(listeners)
         return {

@@ -1,7 +1,7 @@
 """Idle connections: resident memory of the relay for each of 1,000 connections that hold a live subscription.
 
-The memory of all the relay's processes before and after they are opened; a few connections come and go first, so that what
-a relay allocates once is not counted. Memory of the kernel's sockets is not in it.
+The memory of all the relay's processes before and after they are opened; a few connections come and go first, so that
+what a relay allocates once is not counted. Memory of the kernel's sockets is not in it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 
 from bench.events import Batch, sign
-from bench.load import Listener, close_all, publish
+from bench.load import close_all, listen, publish
 from bench.peers import Relay, Unavailable, raise_file_limit
 from bench.report import Report, Round, Setting, interleave
 
@@ -26,19 +26,15 @@ def run(setting: Setting) -> Report:
         with relay.start() as running:
             if running.pid is None:
                 raise Unavailable("its memory cannot be read: it was started by somebody else")
-            filter_ = {"kinds": [1], "limit": 10}
+            filter_ = {"kinds": [1], "limit": 1}
             publish(running.url, sign(Batch(200)), 8)
-            close_all([Listener(running.url, filter_) for _ in range(20)])
+            close_all(listen(running.url, filter_, 20))
             time.sleep(SETTLE_SECONDS)
             before = running.rss_kib()
-            listeners: list[Listener] = []
-            try:
-                for _ in range(connections):
-                    listeners.append(Listener(running.url, filter_))
-                time.sleep(SETTLE_SECONDS)
-                after = running.rss_kib()
-            finally:
-                close_all(listeners)
+            listeners = listen(running.url, filter_, connections)
+            time.sleep(SETTLE_SECONDS)
+            after = running.rss_kib()
+            close_all(listeners)
         return {"kib_per_connection": (after - before) / connections, "rss_before_kib": before, "rss_after_kib": after}
 
     interleave(report, report.available(), measure)

@@ -1,8 +1,8 @@
 """Ingest: accepted events a second, over 8 and over 64 connections.
 
-Every connection keeps 100 events in flight. The clock runs from the first byte sent to the last OK; then every OK is read:
-each event once, each true. All relays get the same freshly signed events, on an empty store, after a short warm-up. A slow
-relay gets the first part of them, so that the run ends.
+Every connection keeps 100 events in flight. The clock runs from the first byte sent to the last OK; then every OK is
+read: each event once, each true. All relays get the same freshly signed events, on an empty store, after a short
+warm-up. A slow relay gets the first part of them, so that the run ends.
 """
 
 from __future__ import annotations

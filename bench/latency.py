@@ -1,8 +1,8 @@
 """Delivery latency: 50 events a second to 100 subscribers, p50 and p99 in milliseconds.
 
-One sample a delivery, from the moment the event is handed to the kernel to the moment its bytes have been read. Publisher
-and subscribers share one thread and one clock; reading 100 deliveries takes it under a millisecond, the same for every
-relay. Every delivery must arrive.
+One sample a delivery, from the moment the event is handed to the kernel to the moment its bytes have been read.
+Publisher and subscribers share one thread and one clock; reading 100 deliveries takes it under a millisecond, the
+same for every relay. Every delivery must arrive.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import select
 import time
 
 from bench.events import Batch, identity, sign
-from bench.load import STALL_SECONDS, Listener, LoadError, Publisher, close_all, publishing
+from bench.load import STALL_SECONDS, Listener, LoadError, Publisher, close_all, listen, publishing
 from bench.peers import Relay, Running
 from bench.report import Report, Round, Setting, interleave, percentile
 
@@ -47,15 +47,12 @@ def _paced(running: Running, batch: Batch) -> list[float]:
     """Milliseconds of every delivery after the warm-up."""
     events = sign(batch)
     filter_ = {"kinds": [batch.kind], "authors": [batch.author()]}
-    listeners: list[Listener] = []
+    listeners = listen(running.url, filter_, SUBSCRIBERS, keep=SUBSCRIBERS)
     publisher = Publisher(running.url, [])
     try:
-        for _ in range(SUBSCRIBERS):
-            listeners.append(Listener(running.url, filter_, keep=True))
         return _run(publisher, listeners, events)
     finally:
-        publisher.close()
-        close_all(listeners)
+        close_all([publisher, *listeners])
 
 
 def _run(publisher: Publisher, listeners: list[Listener], events: list[bytes]) -> list[float]:
@@ -107,5 +104,5 @@ def _samples(reads: list[tuple[Listener, float]], ids: list[str], sent_at: list[
 
 
 def _ids(chunk: bytes) -> list[str]:
-    """The ids in what one read completed. Only an event's own id follows this key: content and tags here hold no quotes."""
+    """The ids in what one read completed. Content and tags here hold no quotes, so the key is an event's own."""
     return [part[:64].decode() for part in chunk.split(b'"id":"')[1:]]

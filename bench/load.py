@@ -1,11 +1,11 @@
 """The load: a websocket client that costs almost nothing.
 
-The machine's cores are shared with the relay under test, so every microsecond spent here is taken from it. Frames are built
-before the clock starts, with the mask key 0, which makes masking the identity. A connection's frames lie in one buffer and
-are sent as slices of it. What comes back is counted by frame header and the fourth byte of the message (`["OK"`, `["EVENT"`
-and `["CHANGES"` differ there); anything else is set aside. Between two looks the loop naps, so that answers gather; with a
-window of 100 messages in flight a relay never waits for it. The OKs are kept and read in full after the clock has stopped:
-each id exactly once, each true.
+The machine's cores are shared with the relay under test, so every microsecond spent here is taken from it. Frames are
+built before the clock starts, with the mask key 0, which makes masking the identity. A connection's frames lie in one
+buffer and are sent as slices of it. What comes back is counted by frame header and the fourth byte of the message
+(`["OK"`, `["EVENT"` and `["CHANGES"` differ there); anything else is set aside. Between two looks the loop naps, so
+that answers gather; with a window of 100 messages in flight a relay never waits for it. The OKs are kept and read in
+full after the clock has stopped: each id exactly once, each true.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class Connection:
         return count
 
     def until(self, word: str, stall_seconds: float = STALL_SECONDS) -> int:
-        """Block until a message outside the wanted ones holds this word (EOSE, say); return how many wanted came first."""
+        """Block until one of the other messages holds this word (EOSE, say); return how many wanted came first."""
         self.socket.settimeout(stall_seconds)
         quoted = f'"{word}"'.encode()
         count = 0
@@ -183,7 +183,7 @@ def _open(url: str) -> tuple[socket.socket, bytes]:
 class Publisher:
     """One connection's share of the events, sent with at most `window` of them unanswered.
 
-    `messages_max` is for a relay that falls silent after so many messages on one connection: a new one is opened before.
+    `messages_max` is for a relay that ends a connection after so many messages: a new one is opened before.
     """
 
     def __init__(self, url: str, events: list[bytes], window: int = WINDOW, messages_max: int = 1 << 62):
@@ -206,15 +206,14 @@ class Publisher:
     def done(self) -> bool:
         return self.answered == self.count
 
-    def send(self) -> bool:
-        """Fill the window. True when that took a new connection."""
-        reopened = False
+    def send(self) -> int | None:
+        """Fill the window. When that took a new connection, the file number that the old one had."""
+        closed = None
         allowed = min(self.answered + self._window, self.count)
         leg_end = self._opened_at + self._messages_max
         if allowed >= leg_end:
             if self.answered == leg_end:
-                self._reopen()
-                reopened = True
+                closed = self._reopen()
             else:
                 allowed = leg_end
         end = self._ends[allowed]
@@ -225,7 +224,7 @@ class Publisher:
                 pass
             except ConnectionError as error:
                 raise LoadError(f"the connection broke after {self.answered} answers: {error}") from None
-        return reopened
+        return closed
 
     def receive(self) -> int:
         count = self.connection.receive()
@@ -251,12 +250,14 @@ class Publisher:
         if seen != self._expected:
             raise LoadError(f"{len(self._expected - seen)} of {self.count} events have no OK of their own")
 
-    def _reopen(self) -> None:
+    def _reopen(self) -> int:
+        closed = self.connection.fileno()
         self.connection.close()
         self._past.append(self.connection)
         self.connection = Connection(self._url, OK, keep=True)
         self.connection.socket.setblocking(False)
         self._opened_at = self.answered
+        return closed
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,7 +293,9 @@ def drive(publishers: Iterable[Publisher], listeners: Iterable[Listener], nap_se
             readable.register(fileno, select.EPOLLIN)
         while waiting:
             for publisher in sending:
-                if publisher.send():
+                closed = publisher.send()
+                if closed is not None:
+                    del waiting[closed]
                     fileno = publisher.connection.fileno()
                     readable.register(fileno, select.EPOLLIN)
                     waiting[fileno] = publisher
@@ -315,16 +318,20 @@ def drive(publishers: Iterable[Publisher], listeners: Iterable[Listener], nap_se
 
 
 class Listener:
-    """A live subscription that waits for so many events."""
+    """A live subscription that waits for so many events. `listen` opens them."""
 
-    def __init__(self, url: str, filter_: dict[str, object], expected: int = 0, *, keep: bool = False):
+    def __init__(self, url: str, filter_: dict[str, object]):
         self.connection = Connection(url, EVENT)
         self.connection.send(["REQ", "live", filter_])
+        self.expected = 0
+        self.delivered = 0
+
+    def live(self, expected: int, keep: bool) -> None:
+        """Read past EOSE; from here on deliveries count."""
         self.connection.until("EOSE")
         self.connection.kept = [] if keep else None
         self.connection.socket.setblocking(False)
         self.expected = expected
-        self.delivered = 0
 
     @property
     def done(self) -> bool:
@@ -337,6 +344,23 @@ class Listener:
 
     def close(self) -> None:
         self.connection.close()
+
+
+def listen(url: str, filter_: dict[str, object], count: int, expected: int = 0, *, keep: int = 0) -> list[Listener]:
+    """So many live subscriptions, each on its own connection; what the first `keep` of them receive is kept.
+
+    All ask before any answer is read: a relay that holds back small writes would otherwise cost 40 ms each.
+    """
+    listeners: list[Listener] = []
+    try:
+        for _ in range(count):
+            listeners.append(Listener(url, filter_))
+        for number, listener in enumerate(listeners):
+            listener.live(expected, number < keep)
+    except BaseException:
+        close_all(listeners)
+        raise
+    return listeners
 
 
 def close_all(connections: Iterable[Publisher | Listener | Connection]) -> None:

@@ -1,9 +1,9 @@
 """The relays under test: each in processes of its own, on a free port of the loopback, with a store of its own.
 
-`Relay.start()` gives a `Running` relay that answers, and stops it at the end of the block. A relay that cannot be had says
-why (`Unavailable`), and the report shows it. Ours runs with its default settings. The peers run with theirs, too, except
-where those would end a benchmark early; each exception stands beside its relay. Stores lie in the project folder and not in
-the system's temporary one, which may be in memory: durable should mean a disk.
+`Relay.start()` gives a `Running` relay that answers, and stops it at the end of the block. A relay that cannot be had
+says why (`Unavailable`), and the report shows it. Ours runs with its default settings. The peers run with theirs,
+too, except where those would end a benchmark early; each exception stands beside its relay. Stores lie in the project
+folder and not in the system's temporary one, which may be in memory: durable should mean a disk.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from bench.load import OK, Connection, LoadError
 
 PROJECT = Path(__file__).resolve().parent.parent
 PEERS = PROJECT / ".peers"
@@ -111,10 +112,12 @@ class Anabranch(Relay):
 
 
 class LocalRelay(Relay):
-    """nostr-sdk's relay in Rust, in memory. By default it refuses a fast publisher (`rate-limited`) and cuts a REQ at 500:
-    both are lifted. It ends a connection after 6,000 messages: that cannot be lifted, so connections are renewed."""
+    """nostr-sdk's relay in Rust, in memory. Its rate limit is lifted: by default it refuses all but 60 events a minute.
+    Two limits stay whatever its settings say: a REQ returns at most 500 events, and a connection ends after 6,000
+    messages, so that connections are renewed before."""
 
     name = "rust"
+    stored_max = 500
     messages_max = 5000
 
     def version(self) -> str:
@@ -125,17 +128,15 @@ class LocalRelay(Relay):
 
     @contextlib.contextmanager
     def start(self, data: Path | None = None) -> Iterator[Running]:
-        with store() as folder:
-            port = _free_port()
-            command = [sys.executable, "-m", "bench.localrelay", str(port)]
-            with self._running(command, port, _accepts, PROJECT) as running:
-                yield running
-            del folder
+        port = _free_port()
+        command = [sys.executable, "-m", "bench.localrelay", str(port)]
+        with self._running(command, port, _accepts, PROJECT) as running:
+            yield running
 
 
 class NostrRelay(Relay):
-    """nostr-relay from PyPI, on SQLite, in an environment of its own and with the configuration it ships, except that one
-    REQ may return 20,000 events instead of 6,000."""
+    """nostr-relay from PyPI, on SQLite, in an environment of its own and with the configuration it ships, except that
+    one REQ may return 20,000 events instead of 6,000. (Its SQLite runs with synchronous=NORMAL: less durable.)"""
 
     name = "nostr-relay"
     slow = True
@@ -180,16 +181,11 @@ class External(Relay):
         self.name, self._url = name, url
 
     def version(self) -> str:
-        request = urllib.request.Request(
-            self._url.replace("ws", "http", 1), headers={"Accept": "application/nostr+json", "User-Agent": "bench"}
-        )
         try:
-            with urllib.request.urlopen(request, timeout=5) as answer:
-                return answer.headers.get("Server", "external")
-        except (OSError, ValueError) as error:
-            if isinstance(error, urllib.error.HTTPError):
-                return "external"
+            Connection(self._url, OK).close()
+        except (OSError, LoadError) as error:
             raise Unavailable(f"nothing answers at {self._url}: {error}") from None
+        return "external"
 
     @contextlib.contextmanager
     def start(self, data: Path | None = None) -> Iterator[Running]:
@@ -236,7 +232,8 @@ def _process(
             while not ready(port):
                 if process.poll() is not None or time.monotonic() > deadline:
                     output.seek(0)
-                    raise Unavailable(f"{name} did not start: {output.read()[-300:].decode(errors='replace').strip()}")
+                    last = output.read().decode(errors="replace").strip().rpartition("\n")[2]
+                    raise Unavailable(f"{name} did not start: {last[:300] or 'it said nothing'}")
                 time.sleep(0.05)
             yield Running(name, f"ws://127.0.0.1:{port}", process.pid, messages_max)
         finally:

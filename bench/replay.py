@@ -1,9 +1,9 @@
 """Replay: the relay's memory stays flat while a long log is read from its beginning.
 
-A CHANGES tail from 0 over the whole log, to a reader that stops for a while at a fifth of it: what it does not read must
-wait in the store, not in the relay. Memory is read ten times a second. Two growths are judged: from before the request to
-the peak, which holds what one replay needs; and from a tenth of the log to the peak after it, which must not grow with the
-log. `--operations 1000000` is the promised size.
+A CHANGES tail from 0 over the whole log, to a reader that stops for a while at a fifth of it: what it does not read
+must wait in the store, not in the relay. Memory is read ten times a second. Two growths are judged: from before the
+request to the peak, which holds what one replay needs; and from a tenth of the log to the peak after it, which must
+not grow with the log. `--operations 1000000` is the promised size.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a benchmark says: every round, the medians, and each promise as a ratio with its target.
 
-A ratio is ours divided by the peer's. A promise that could not be judged (the peer is not here, a round failed) has `met`
-null, never true.
+A ratio is ours divided by the peer's. A promise that could not be judged (the peer is not here, a round failed) has
+`met` null, never true.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Report:
     def compare(
         self, figure: str, against: str, *, at_least: float | None = None, at_most: float | None = None
     ) -> None:
-        """Promise: the median of a figure, ours over the peer's. `against` may name another figure of the peer's, as PEER:FIGURE."""
+        """Promise: the median of a figure, ours over the peer's; `against` is PEER, or PEER:FIGURE for another one."""
         peer, _, other = against.partition(":")
         ours, theirs = self.median("anabranch", figure), self.median(peer, other or figure)
         ratio = ours / theirs if ours is not None and theirs else None

@@ -15,15 +15,13 @@ from hypothesis import HealthCheck, settings
 sys.path.insert(0, str(Path(__file__).parent / "node"))
 
 from authors import Author
-from processes import Node
+from processes import ADMIN_TOKEN, Node
 from sockets import RelayClient
 
 settings.register_profile(
     "anabranch", deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 )
 settings.load_profile("anabranch")
-
-ADMIN_TOKEN = "correct horse battery staple"
 
 
 @pytest.fixture(scope="session")

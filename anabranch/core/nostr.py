@@ -127,7 +127,7 @@ def _without_strangers(raw: bytes, event: Event) -> bytes:
     if len(set(names)) < len(names):
         raise Invalid("malformed event: a field stands twice")
     # A line break can only stand between tokens, where a blank does as well: an event is always one line.
-    return raw.translate(_ONE_LINE) if _FIELDS.issuperset(names) else serialise(event)
+    return raw.strip().translate(_ONE_LINE) if _FIELDS.issuperset(names) else serialise(event)
 
 
 _ONE_LINE = bytes.maketrans(b"\r\n", b"  ")

@@ -66,8 +66,8 @@ def keep(
 ) -> frozenset[Position]:
     """The versions of one document whose payloads stay.
 
-    `versions` are those with a payload; every head is among them. Each of `horizons` is the position of a bootstrap
-    that is still being sent: what was a head then must stay until it has been.
+    `versions` are those with a payload; every head is among them. Each of `horizons` is a position at or before that
+    of a bootstrap still being sent: what was a head at any moment since then must stay until it has been.
     """
     cutoff = policy.cutoff(now)
     if cutoff is None:
@@ -81,6 +81,7 @@ def keep(
     kept |= {version.position for version in versions if version.created_at >= cutoff}
     for horizon in horizons:
         kept |= {version.position for version in heads([v for v in versions if v.position <= horizon])}
+        kept |= {version.position for version in versions if version.position > horizon}
     return frozenset(kept)
 
 

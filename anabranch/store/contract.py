@@ -8,16 +8,16 @@ whole groups only. Positions ascend without reuse; the facts of an operation out
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
 
+from anabranch.core.changes import ChangesQuery
 from anabranch.core.filter import Filter
 from anabranch.core.operation import Action, Family, Operation, State
-from anabranch.core.retention import DeletedDocument, Policy, ReplayWindow, Version
-from anabranch.core.token import Log, Position
+from anabranch.core.retention import DeletedDocument, ReplayWindow, Version
+from anabranch.core.token import START, Log, Position
 
 
 class StoreError(Exception):
@@ -74,16 +74,6 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     id: str
     state: State
     raw: bytes | None
-
-
-class ChangesQuery(msgspec.Struct, frozen=True):
-    """Which snapshots of one author a feed carries."""
-
-    author: str
-    kinds: frozenset[int] | None = None
-    coordinates: frozenset[str] | None = None
-    actions: frozenset[Action] | None = None
-    collections: frozenset[str] | None = None
 
 
 class Page(msgspec.Struct, frozen=True):
@@ -185,9 +175,29 @@ class Reader(Protocol):
         ...
 
     def state(self, id: str) -> State | None: ...
-    def facts(self, after: Position = ..., limit: int = ...) -> list[Facts]: ...
+    def facts(self, after: Position = START, limit: int = 1000) -> list[Facts]: ...
     def heads(self, document: bytes) -> list[Facts]: ...
     def statistics(self) -> Statistics: ...
+    def damage(self) -> list[str]:
+        """What is wrong with the file itself, in words."""
+        ...
+
+    # What compaction reads:
+    def candidates(self, after: bytes, cutoff: int, limit: int) -> list[bytes]:
+        """Documents beyond `after` with a dominated snapshot older than `cutoff` whose payload is retained."""
+        ...
+
+    def versions(self, document: bytes) -> list[tuple[Version, int]]:
+        """Its snapshots with a payload, each with its size."""
+        ...
+
+    def crowded_authors(self, cap: int) -> list[str]: ...
+    def deleted_documents(self, author: str) -> list[DeletedDocument]: ...
+    def window_floor(self, window: ReplayWindow, now_ms: int) -> Position: ...
+
+    # Access keys and the settings that change at run time:
+    def access_keys(self) -> list[AccessKey]: ...
+    def setting(self, name: str) -> bytes | None: ...
     def close(self) -> None: ...
 
 
@@ -207,60 +217,19 @@ class Writer(Protocol):
         """Give free pages back to the file system, at most so many; True while there are more."""
         ...
 
-
-class Retention(Protocol):
-    """What compaction reads."""
-
-    def candidates(self, after: bytes, cutoff: int, limit: int) -> list[bytes]:
-        """Documents beyond `after` with a dominated snapshot older than `cutoff` whose payload is retained."""
-        ...
-
-    def versions(self, document: bytes) -> list[tuple[Version, int]]:
-        """Its snapshots with a payload, each with its size."""
-        ...
-
-    def crowded_authors(self, cap: int) -> list[str]: ...
-    def deleted_documents(self, author: str) -> list[DeletedDocument]: ...
-    def window_floor(self, window: ReplayWindow, now_ms: int) -> Position: ...
-
-
-class Keyring(Protocol):
-    """Access keys and the settings that change at run time."""
-
-    def access_keys(self) -> list[AccessKey]: ...
+    def new_epoch(self) -> str: ...
     def save_access_key(self, key: AccessKey) -> None: ...
     def delete_access_key(self, key: str) -> bool: ...
-    def setting(self, name: str) -> bytes | None: ...
     def save_setting(self, name: str, value: bytes) -> None: ...
 
 
 class Store(Protocol):
+    @property
     def writer(self) -> Writer: ...
-    def reader(self) -> AbstractContextManager[Reader]: ...
+    def open_reader(self) -> Reader: ...
+    def log(self) -> Log: ...
+    def announce(self, url: str = "") -> None:
+        """Leave word, beside the store, of who holds it and how far its log has come."""
+        ...
+
     def close(self) -> None: ...
-
-
-__all__ = [
-    "AccessKey",
-    "ChangesQuery",
-    "Duplicate",
-    "Entry",
-    "Facts",
-    "Iterator",
-    "Keyring",
-    "Offer",
-    "Outcome",
-    "Page",
-    "Policy",
-    "Reader",
-    "Refused",
-    "Retention",
-    "Selection",
-    "Statistics",
-    "Store",
-    "StoreBusy",
-    "StoreError",
-    "Stored",
-    "Superseded",
-    "Writer",
-]

@@ -43,7 +43,8 @@ class SqliteStore:
     def __init__(self, folder: Path, lock: int | None, synchronous: str) -> None:
         self.folder = folder
         self.path = folder / DATABASE
-        self.renewed = False
+        self.renewed = False  # an older database was put back, so a new epoch was opened
+        self._url = ""
         self._lock = lock
         self._writer = SqliteWriter(connect(self.path, synchronous)) if lock is not None else None
 
@@ -109,8 +110,9 @@ class SqliteStore:
         """Write into the lock file who holds the store and how far the log has come."""
         if self._lock is None:
             return
+        self._url = url or self._url
         log = self.writer.log()
-        holder = Holder(os.getpid(), url, log.stream, log.epoch, log.tip)
+        holder = Holder(os.getpid(), self._url, log.stream, log.epoch, log.tip)
         os.pwrite(self._lock, msgspec.json.encode(holder).ljust(512) + b"\n", 0)
 
     def _notice_restore(self) -> None:
@@ -133,6 +135,7 @@ class SqliteStore:
 
     def close(self) -> None:
         if self._writer is not None:
+            self._url = ""
             try:
                 self.announce()
             finally:

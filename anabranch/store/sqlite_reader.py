@@ -14,13 +14,13 @@ from typing import Any
 import apsw
 import msgspec
 
+from anabranch.core.changes import ChangesQuery
 from anabranch.core.filter import Filter
 from anabranch.core.operation import Action, Family, State
 from anabranch.core.retention import DeletedDocument, ReplayWindow, Version
 from anabranch.core.token import START, Log, Position
 from anabranch.store.contract import (
     AccessKey,
-    ChangesQuery,
     Entry,
     Facts,
     Page,
@@ -67,7 +67,7 @@ class SqliteReader:
         row = self._rows("SELECT stream, epoch, floor, tip FROM log")[0]
         return Log(row[0], row[1], Position(row[2]), Position(row[3]))
 
-    # --- queries ---------------------------------------------------------------------------------------------------
+    # --- queries ---
 
     def select(self, filters: Sequence[Filter], limit_max: int, now: int) -> Selection:
         """What a REQ gets: of each filter the newest `limit`; sync kinds ascending, then the others newest first."""
@@ -105,7 +105,7 @@ class SqliteReader:
         found = self._value("SELECT state FROM operations WHERE id = ?", (bytes.fromhex(id),))
         return None if found is None else State(found)
 
-    # --- the changes feed --------------------------------------------------------------------------------------------
+    # --- the changes feed ---
 
     def bootstrap(self, query: ChangesQuery, limit: int | None, now: int) -> Selection:
         """The heads of an author's documents at one moment, by ascending (created_at, id)."""
@@ -156,7 +156,7 @@ class SqliteReader:
         complete_to = rows[-1][0] if len(rows) == limit and rows else max(last, since)
         return Page(entries, Position(complete_to), log)
 
-    # --- facts -------------------------------------------------------------------------------------------------------
+    # --- facts ---
 
     def facts(self, after: Position = START, limit: int = 1000) -> list[Facts]:
         """All that is stored of each operation after a position, by position."""
@@ -242,7 +242,7 @@ class SqliteReader:
                 found.append(f"{count} {name}")
         return found
 
-    # --- what compaction reads ---------------------------------------------------------------------------------------
+    # --- what compaction reads ---
 
     def candidates(self, after: bytes, cutoff: int, limit: int) -> list[bytes]:
         """Documents beyond `after` with a dominated snapshot older than `cutoff` whose payload is retained."""
@@ -316,7 +316,7 @@ class SqliteReader:
                 high = middle
         return Position(low)
 
-    # --- access keys and settings ------------------------------------------------------------------------------------
+    # --- access keys and settings ---
 
     def access_keys(self) -> list[AccessKey]:
         rows = self._rows(

@@ -59,7 +59,7 @@ class SqliteWriter:
         rows = self._all(sql, bindings)
         return rows[0][0] if rows else None
 
-    # --- append ------------------------------------------------------------------------------------------------------
+    # --- append ---
 
     def append(self, offers: Sequence[Offer], received_at: int) -> list[Outcome]:
         """Store a group. One outcome an offer, in order; when this returns, what is `Stored` is on disk."""
@@ -69,7 +69,7 @@ class SqliteWriter:
         except apsw.Error as error:
             raise StoreError(f"append failed: {error}") from error
 
-    # --- forgetting --------------------------------------------------------------------------------------------------
+    # --- forgetting ---
 
     def compact(self, positions: Sequence[Position]) -> tuple[int, int]:
         """Drop the payloads at these positions, but of no head: a plan may have grown old. How many went, and bytes."""
@@ -196,7 +196,7 @@ class SqliteWriter:
             "UPDATE operations SET head = 1 WHERE position = ? AND head = 0", [(head.position,) for head in found]
         )
 
-    # --- access keys and settings ------------------------------------------------------------------------------------
+    # --- access keys and settings ---
 
     def save_access_key(self, key: AccessKey) -> None:
         with transaction(self._db):

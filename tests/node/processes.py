@@ -3,6 +3,7 @@
 import http.client
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -13,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 ANABRANCH = str(Path(sys.executable).parent / "anabranch")
+ADMIN_TOKEN = "correct horse battery staple"
+ACCESS_KEY = re.compile(r"\bsk_[a-z0-9]{24}\b")
 START_SECONDS_MAX = 20
 STOP_SECONDS_MAX = 20
 
@@ -170,3 +173,15 @@ class Node:
             f"verify said {answer.returncode}:\n{answer.stdout[-2000:]}\n{answer.stderr[-2000:]}"
         )
         json.loads(answer.stdout)
+
+
+def find_key(document: Any) -> str:
+    """The access key in an admin's answer, wherever it stands."""
+    found = ACCESS_KEY.search(json.dumps(document))
+    assert found, document
+    return found.group()
+
+
+def rows(document: Any) -> list[dict[str, Any]]:
+    """The rows of an admin's listing, bare or under one name."""
+    return document if isinstance(document, list) else next(v for v in document.values() if isinstance(v, list))

@@ -1,0 +1,44 @@
+"""`anabranch serve` starts a node; `anabranch demo` tells a story on one."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from anabranch.cli.shell import Shell, options
+
+
+@click.command()
+@click.option("--host", help="Address to listen on. [default: 127.0.0.1]")
+@click.option("--port", type=click.IntRange(0, 65_535), help="Port to listen on; 0 takes a free one. [default: 7447]")
+@click.option("--private/--public", default=None, help="Only authenticated authors read and write, each their own.")
+@options(json=False)
+def serve(shell: Shell, host: str | None, port: int | None, private: bool | None) -> None:
+    """Start a node and serve until SIGTERM or Ctrl-C.
+
+    It is ready when GET /readyz answers 200. SIGTERM finishes what is under way and exits 0.
+    """
+    settings = shell.settings(host=host, port=port, private=private)
+    from anabranch.node.main import serve as serve_node
+
+    sys.exit(serve_node(settings))
+
+
+@click.command()
+@click.option("--pace", type=click.FloatRange(0, 60), default=0.6, show_default=True, help="Seconds between steps.")
+@click.option("--fast", is_flag=True, help="No pauses.")
+@click.option("--debug", is_flag=True, help="Show a traceback where something fails.")
+def demo(pace: float, fast: bool, debug: bool) -> None:
+    """Tell a story on a real node: two devices part, and their histories join again.
+
+    Starts a node of its own in a temporary folder and removes it afterwards. Every claim of the story is checked while
+    it is told.
+    """
+
+    def tell() -> None:
+        from anabranch.demo import tell_story
+
+        tell_story(0 if fast else pace)
+
+    Shell(None, None, False, debug).run(tell)

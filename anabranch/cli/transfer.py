@@ -1,0 +1,139 @@
+"""`anabranch export` and `anabranch import`: operations as JSONL, one signed event a line."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO, Any
+
+import click
+import msgspec
+
+from anabranch.cli.shell import Exit, Failure, Shell, now_ms, options, rows
+from anabranch.cli.units import Kinds, PublicKeys, Time
+from anabranch.store import transfer
+from anabranch.store.contract import StoreBusy
+from anabranch.store.sqlite import SqliteStore
+
+
+@click.command("export")
+@click.option("--kinds", type=Kinds(), metavar="KINDS", help="Only these kinds, as 1,42061.")
+@click.option("--authors", type=PublicKeys(), metavar="PUBKEYS", help="Only these authors, comma-separated hex.")
+@click.option("--since", type=Time(), metavar="TIME", help="Only what was created at or after.")
+@click.option("--until", type=Time(), metavar="TIME", help="Only what was created at or before.")
+@click.option("--heads-only", is_flag=True, help="Leave out what something stored supersedes.")
+@options(json=False)
+def export_command(
+    shell: Shell,
+    kinds: frozenset[int] | None,
+    authors: frozenset[str] | None,
+    since: int | None,
+    until: int | None,
+    heads_only: bool,
+) -> None:
+    """Write stored events to stdout, one a line, in the order of the log.
+
+    What is compacted or removed has no payload any more and is left out. Runs beside a node.
+    """
+    settings = shell.settings()
+    selector = transfer.Selector(kinds, authors, since, until, heads_only)
+    out = click.get_binary_stream("stdout")
+    written = 0
+    with SqliteStore.inspect(Path(settings.data)).reader() as reader, shell.progress("Exporting") as show:
+        for line in transfer.export(reader, selector, lambda position, tip: show(position, tip, "")):
+            out.write(line)
+            written += 1
+        out.flush()
+    shell.note(f"exported {written:,} events")
+
+
+@click.command("import")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True), metavar="FILE|-")
+@click.option(
+    "--rejected",
+    "rejected_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write each rejected line there as JSON: line, reason, text.",
+)
+@options()
+def import_command(shell: Shell, file: str, rejected_file: Path | None) -> None:
+    """Read events from FILE (JSONL, plain or gzip), prove them and store them; - reads stdin.
+
+    A bad line is counted and told, never the end; running it again is harmless. How old or how far in the future an
+    event is does not matter here; one that has expired is rejected.
+    """
+    settings = shell.settings()
+    started = time.monotonic()
+    with ExitStack() as stack:
+        stream: IO[bytes] = click.get_binary_stream("stdin") if file == "-" else stack.enter_context(open(file, "rb"))
+        rejects = stack.enter_context(rejected_file.open("wb")) if rejected_file is not None else None
+        try:
+            store = SqliteStore.open(Path(settings.data), settings.durability.upper())
+        except StoreBusy as busy:
+            raise Failure(f"{busy}; publish over the wire, or stop the node first", Exit.IN_USE) from None
+        stack.callback(store.close)
+        show = stack.enter_context(shell.progress("Importing"))
+        total = _length(stream)
+
+        def progress(report: transfer.Report) -> None:
+            pace = report.lines / max(time.monotonic() - started, 0.001)
+            show(
+                stream.tell() if total else report.lines,
+                total,
+                f"{report.lines:,} lines, {report.stored:,} stored, {report.rejected:,} rejected, {pace:,.0f}/s",
+            )
+
+        def reject(rejection: transfer.Rejection) -> None:
+            if rejects is not None:
+                text = None if rejection.text is None else rejection.text.decode(errors="replace")
+                entry = {"line": rejection.line, "reason": rejection.reason, "text": text}
+                rejects.write(msgspec.json.encode(entry) + b"\n")
+
+        report = transfer.import_lines(
+            transfer.decompressed(stream),
+            store.writer,
+            limits=settings.event_limits(),
+            kinds=settings.kind_policy(),
+            now_ms=now_ms,
+            workers=settings.verify_workers,
+            progress=progress,
+            rejected=reject,
+        )
+        tip = store.writer.log().tip
+    taken = time.monotonic() - started
+    answer: dict[str, Any] = {
+        "lines": report.lines,
+        "stored": report.stored,
+        "duplicate": report.duplicate,
+        "superseded": report.superseded,
+        "rejected": report.rejected,
+        "rejections": [{"line": rejection.line, "reason": rejection.reason} for rejection in report.rejections],
+        "broken": report.broken,
+        "tip": tip,
+        "seconds": round(taken, 3),
+    }
+    shell.result(
+        answer, rows([(name, f"{answer[name]:,}") for name in ("stored", "duplicate", "superseded", "rejected")])
+    )
+    for rejection in report.rejections:
+        shell.note(f"line {rejection.line}: {rejection.reason}")
+    if report.rejected > len(report.rejections):
+        where = f"{rejected_file} has them" if rejected_file else "--rejected FILE writes them all"
+        shell.note(f"… and {report.rejected - len(report.rejections):,} more rejected lines; {where}")
+    shell.note(f"{report.lines:,} lines in {taken:.1f} s ({report.lines / max(taken, 0.001):,.0f}/s)")
+    if report.broken is not None:
+        shell.note(f"anabranch: {report.broken}; what came before it is stored")
+        sys.exit(Exit.FAILED)
+
+
+def _length(stream: IO[bytes]) -> int | None:
+    """The bytes of a regular file, so that progress can be told."""
+    try:
+        return os.fstat(stream.fileno()).st_size if stream.seekable() else None
+    except (OSError, io.UnsupportedOperation):
+        return None

@@ -1,0 +1,76 @@
+"""Times, spans and sizes as people type them."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from anabranch.core.nostr import KIND_MAX, TIMESTAMP_MAX, is_hex
+
+_SPANS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+_SIZES = {"": 1, "b": 1}
+for _power, _letter in enumerate("kmgt", start=1):
+    _SIZES |= {_letter: 1000**_power, f"{_letter}b": 1000**_power, f"{_letter}ib": 1024**_power}
+
+
+class Span(click.ParamType):
+    name = "span"
+
+    def convert(self, value: Any, parameter: Any, context: Any) -> int:
+        found = re.fullmatch(r"([0-9]{1,9})([smhdw])", str(value).strip().lower())
+        if found is None or not int(found[1]):
+            self.fail(f"{value!r} is no span of time; write it like 30d, 12h, 90m or 45s", parameter, context)
+        return int(found[1]) * _SPANS[found[2]]
+
+
+class Size(click.ParamType):
+    name = "size"
+
+    def convert(self, value: Any, parameter: Any, context: Any) -> int:
+        found = re.fullmatch(r"([0-9]{1,15})(?:\s*([a-z]{0,3}))", str(value).strip().lower())
+        if found is None or found[2] not in _SIZES:
+            self.fail(f"{value!r} is no size; write it like 100MB, 1GiB or 500000", parameter, context)
+        return int(found[1]) * _SIZES[found[2]]
+
+
+class Time(click.ParamType):
+    """Unix seconds, or a date, or a date and time (UTC where it names no zone)."""
+
+    name = "time"
+
+    def convert(self, value: Any, parameter: Any, context: Any) -> int:
+        text = str(value).strip()
+        if text.isascii() and text.isdecimal() and int(text) <= TIMESTAMP_MAX:
+            return int(text)
+        try:
+            moment = datetime.fromisoformat(text)
+        except ValueError:
+            self.fail(f"{value!r} is no time; write unix seconds or 2024-05-31 or 2024-05-31T12:00", parameter, context)
+        return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())
+
+
+class Kinds(click.ParamType):
+    name = "kinds"
+
+    def convert(self, value: Any, parameter: Any, context: Any) -> frozenset[int]:
+        parts = [part.strip() for part in str(value).split(",")]
+        if not all(part.isascii() and part.isdecimal() and int(part) <= KIND_MAX for part in parts):
+            self.fail(f"{value!r} is no list of kinds; write it like 1,42061", parameter, context)
+        return frozenset(map(int, parts))
+
+
+class PublicKeys(click.ParamType):
+    name = "pubkeys"
+
+    def convert(self, value: Any, parameter: Any, context: Any) -> frozenset[str]:
+        parts = [part.strip().lower() for part in str(value).split(",")]
+        if not all(is_hex(part, 64) for part in parts):
+            self.fail(f"{value!r}: a public key is 64 hexadecimal digits", parameter, context)
+        return frozenset(parts)
+
+
+def date(unix_seconds: int | None) -> str:
+    return "never" if unix_seconds is None else datetime.fromtimestamp(unix_seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")

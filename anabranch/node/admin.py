@@ -1,0 +1,195 @@
+"""The admin API: retention, access keys, connections, compaction on demand.
+
+Without a token it is off, but for retention: that can be read by anybody, and changed from this machine. With a
+token every change and every listing asks for `Authorization: Bearer …`, compared in constant time.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+import msgspec
+
+from anabranch.core.nostr import is_hex
+from anabranch.node import now
+from anabranch.node.http import Answer, Request, json_answer
+from anabranch.store.contract import AccessKey
+from anabranch.store.runtime import new_access_key
+
+if TYPE_CHECKING:
+    from anabranch.node.main import Node
+
+_UNAUTHORIZED = json_answer({"error": "unauthorized"}, 401)
+_NOT_CONFIGURED = json_answer({"error": "admin not configured"}, 503)
+_NOT_ALLOWED = json_answer({"error": "method not allowed"}, 405)
+_NOT_FOUND = json_answer({"error": "not found"}, 404)
+_BAD_BODY = "invalid JSON object body"
+
+
+class BadRequest(ValueError):
+    pass
+
+
+class Admin:
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._token = node.settings.admin_token
+
+    async def answer(self, request: Request) -> Answer:
+        path = request.path.removeprefix("/admin/").rstrip("/")
+        try:
+            if path == "retention":
+                return await self._retention(request)
+            if self._token is None and path != "compact":
+                return _NOT_CONFIGURED
+            if not self._trusted(request):
+                return _UNAUTHORIZED if self._token is not None else _NOT_CONFIGURED
+            if path == "compact":
+                return await self._compact(request)
+            if path == "keys" or path.startswith("keys/"):
+                return await self._keys(request, unquote(path.removeprefix("keys").removeprefix("/")))
+            if path == "connections":
+                return self._connections(request)
+        except BadRequest as error:
+            return json_answer({"error": str(error)}, 400)
+        return _NOT_FOUND
+
+    def _trusted(self, request: Request) -> bool:
+        """Whoever has the token; where none is set, whoever is on this machine itself and no web page there."""
+        if self._token is not None:
+            given = request.headers.get("authorization", "")
+            return hmac.compare_digest(given.encode(), f"Bearer {self._token}".encode())
+        forwarded = any(name in request.headers for name in ("forwarded", "x-forwarded-for", "x-real-ip", "origin"))
+        return not forwarded and _is_loopback(request.peer)
+
+    # --- retention ---
+
+    async def _retention(self, request: Request) -> Answer:
+        if request.method == "GET":
+            return json_answer(self._node.retention.describe())
+        if request.method != "PATCH":
+            return _NOT_ALLOWED
+        if not self._trusted(request):
+            return _UNAUTHORIZED if self._token is not None else _NOT_CONFIGURED
+        body = _object(request.body)
+        change: dict[str, Any] = {}
+        if "payload_retention_days" in body:
+            days = body["payload_retention_days"]
+            if days is not None and not _natural(days):
+                raise BadRequest("payload_retention_days must be a non-negative integer or null")
+            change["payload_retention_days"] = days
+        if "compaction_interval_seconds" in body:
+            seconds = body["compaction_interval_seconds"]
+            if not _natural(seconds) or seconds == 0:
+                raise BadRequest("compaction_interval_seconds must be a positive integer")
+            change["compaction_interval_seconds"] = seconds
+        report = await self._node.retention.change(**change)
+        return json_answer(self._node.retention.describe() | {"compacted_snapshots": report.compacted_snapshots})
+
+    async def _compact(self, request: Request) -> Answer:
+        if request.method != "POST":
+            return _NOT_ALLOWED
+        before = await self._file_bytes()
+        report = await self._node.retention.run()
+        after = await self._file_bytes()
+        return json_answer(msgspec.to_builtins(report) | {"file_bytes_before": before, "file_bytes_after": after})
+
+    async def _file_bytes(self) -> int:
+        return await self._node.readers.run(lambda reader: reader.statistics().file_bytes)
+
+    # --- access keys ---
+
+    async def _keys(self, request: Request, name: str) -> Answer:
+        if not name:
+            if request.method == "GET":
+                return json_answer({"keys": [_shown(key) for key in self._node.access.keys.values()]})
+            if request.method == "POST":
+                return await self._create_key(_object(request.body) if request.body else {})
+            return _NOT_ALLOWED
+        if request.method not in ("GET", "PATCH", "DELETE"):
+            return _NOT_ALLOWED
+        key = self._node.access.find(name)
+        if key is None:
+            return _NOT_FOUND
+        if request.method == "GET":
+            return json_answer(_shown(key))
+        if request.method == "DELETE":
+            await self._node.access.delete(key.key)
+            return json_answer({"deleted": True, "key": key.key})
+        changed = msgspec.structs.replace(key, **_key_fields(_object(request.body)))
+        await self._node.access.save(changed)
+        return json_answer(_shown(changed))
+
+    async def _create_key(self, body: dict[str, Any]) -> Answer:
+        key = AccessKey(new_access_key(), created_at=now.seconds(), **_key_fields(body))
+        await self._node.access.save(key)
+        return json_answer(_shown(key), 201)
+
+    # --- connections ---
+
+    def _connections(self, request: Request) -> Answer:
+        if request.method != "GET":
+            return _NOT_ALLOWED
+        rows = [
+            {
+                "id": connection.id,
+                "access_key": connection.session.grant.key if connection.session.grant else None,
+                "authed_pubkeys": sorted(connection.session.authors),
+                "live_changes_subscription_ids": connection.live_changes,
+            }
+            for connection in self._node.sessions
+            if connection.session is not None
+        ]
+        return json_answer({"connections": rows})
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    try:
+        value = msgspec.json.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        raise BadRequest(_BAD_BODY) from None
+    if not isinstance(value, dict):
+        raise BadRequest(_BAD_BODY)
+    return value
+
+
+def _natural(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53
+
+
+def _key_fields(body: dict[str, Any]) -> dict[str, Any]:
+    """The fields of an access key that may be set, checked."""
+    fields: dict[str, Any] = {}
+    for name, value in body.items():
+        match name:
+            case "label":
+                if not isinstance(value, str) or len(value) > 200:
+                    raise BadRequest("label must be a string of at most 200 characters")
+            case "pubkey":
+                if value is not None and not (isinstance(value, str) and is_hex(value, 64)):
+                    raise BadRequest("pubkey must be lower-case hex of 64 characters or null")
+            case "revoked":
+                if not isinstance(value, bool):
+                    raise BadRequest("revoked must be true or false")
+            case "expires_at" | "storage_limit_bytes":
+                if value is not None and not _natural(value):
+                    raise BadRequest(f"{name} must be a non-negative integer or null")
+            case _:
+                raise BadRequest(f"unknown field {name[:32]!r}")
+        fields[name] = value
+    return fields
+
+
+def _shown(key: AccessKey) -> dict[str, Any]:
+    shown: dict[str, Any] = msgspec.to_builtins(key)
+    return shown
+
+
+def _is_loopback(peer: str) -> bool:
+    try:
+        return ipaddress.ip_address(peer).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,142 @@
+"""Admission: prove, store, acknowledge, publish — in this order, in batches, and in the order of arrival.
+
+What arrives while a batch is being proven forms the next one. Batches are proven side by side and pass on to the
+writer in the order in which they came, so that what one client sends in order is stored in order. An OK goes out
+after the commit; subscribers see a position only then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from typing import Protocol
+
+from anabranch.core import nostr
+from anabranch.core.operation import Operation
+from anabranch.node.hub import Hub, Published
+from anabranch.node.metrics import Metrics
+from anabranch.node.prover import Prover
+from anabranch.node.writing import WriterThread
+from anabranch.store.contract import Duplicate, Offer, Outcome, Refused, Stored, Superseded
+from anabranch.wire import frames, messages
+
+BATCH_MAX = 128
+
+
+class Publisher(Protocol):
+    """Whoever sent an event and waits for its OK."""
+
+    def acknowledge(self, frame: bytes) -> None: ...
+
+
+_Item = tuple[Publisher, Offer]
+
+
+class _Batch:
+    __slots__ = ("held", "items", "proven")
+
+    def __init__(self, items: list[_Item]) -> None:
+        self.items = items
+        self.proven = False
+        self.held: bytes | None = None
+
+
+class Admission:
+    def __init__(self, prover: Prover, writer: WriterThread, hub: Hub, metrics: Metrics) -> None:
+        self._prover = prover
+        self._writer = writer
+        self._hub = hub
+        self._metrics = metrics
+        self._waiting: deque[_Item] = deque()
+        self._proving: deque[_Batch] = deque()
+        self._scheduled = False
+        self._in_flight = 0
+        self._drained: asyncio.Future[None] | None = None
+
+    @property
+    def in_flight(self) -> int:
+        return self._in_flight
+
+    def offer(self, publisher: Publisher, operation: Operation, access_key: str | None) -> None:
+        self._waiting.append((publisher, Offer(operation, access_key)))
+        self._in_flight += 1
+        if not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._dispatch)
+
+    async def drain(self) -> None:
+        """Wait until everything offered has been answered."""
+        while self._in_flight:
+            self._drained = asyncio.get_running_loop().create_future()
+            await self._drained
+
+    def _dispatch(self) -> None:
+        self._scheduled = False
+        while self._waiting and self._prover.idle:
+            batch = _Batch([self._waiting.popleft() for _ in range(min(BATCH_MAX, len(self._waiting)))])
+            self._proving.append(batch)
+            proofs = b"".join([nostr.proof(offer.operation.event) for _, offer in batch.items])
+            self._prover.submit(proofs, lambda held, batch=batch: self._proved(batch, held))  # type: ignore[misc]
+        if self._waiting and not self._proving:  # no worker to be had: say so, rather than wait for ever
+            items = list(self._waiting)
+            self._waiting.clear()
+            self._answer(items, [messages.ok(o.operation.event.id, False, messages.UNPROVEN) for _, o in items])
+
+    def _proved(self, batch: _Batch, held: bytes | None) -> None:
+        batch.proven, batch.held = True, held
+        while self._proving and self._proving[0].proven:
+            self._pass_on(self._proving.popleft())
+        if self._waiting and not self._scheduled:
+            self._dispatch()
+
+    def _pass_on(self, batch: _Batch) -> None:
+        items = batch.items
+        if batch.held is None or 0 in batch.held:
+            text = messages.UNPROVEN if batch.held is None else messages.FORGED
+            held = batch.held or bytes(len(items))
+            bad = [item for item, holds in zip(items, held, strict=True) if not holds]
+            items = [item for item, holds in zip(items, held, strict=True) if holds]
+            self._metrics.refused.inc(len(bad))
+            self._answer(bad, [messages.ok(offer.operation.event.id, False, text) for _, offer in bad])
+        if ephemeral := [item for item in items if item[1].operation.ephemeral]:
+            items = [item for item in items if not item[1].operation.ephemeral]
+            self._answer(ephemeral, [messages.ok(offer.operation.event.id, True) for _, offer in ephemeral])
+            self._metrics.deliveries.inc(self._hub.publish([(None, offer.operation) for _, offer in ephemeral]))
+        if items:
+            self._writer.append([offer for _, offer in items], lambda outcomes: self._committed(items, outcomes))
+
+    def _committed(self, items: list[_Item], outcomes: Sequence[Outcome] | None) -> None:
+        if outcomes is None:
+            self._metrics.failed.inc(len(items))
+            self._answer(items, [messages.ok(o.operation.event.id, False, messages.NOT_STORED) for _, o in items])
+            return
+        published: list[Published] = []
+        answers: list[bytes] = []
+        for (_, offer), outcome in zip(items, outcomes, strict=True):
+            operation = offer.operation
+            if isinstance(outcome, Stored):
+                published.append((outcome.position, operation))
+            answers.append(_ok(operation, outcome))
+        self._answer(items, answers)
+        self._metrics.stored.inc(len(published))
+        self._metrics.deliveries.inc(self._hub.publish(published))
+
+    def _answer(self, items: Sequence[_Item], answers: Sequence[bytes]) -> None:
+        for (publisher, _), answer in zip(items, answers, strict=True):
+            publisher.acknowledge(frames.text(answer))
+        self._in_flight -= len(items)
+        if not self._in_flight and self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
+
+
+def _ok(operation: Operation, outcome: Outcome) -> bytes:
+    match outcome:
+        case Stored():
+            return messages.ok(operation.event.id, True, messages.stored_text(operation))
+        case Duplicate():
+            return messages.ok(operation.event.id, True, messages.duplicate_text(operation))
+        case Superseded():
+            return messages.ok(operation.event.id, True, messages.SUPERSEDED)
+        case Refused(code, reason):
+            return messages.ok(operation.event.id, False, f"{code}: {reason}")

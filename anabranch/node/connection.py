@@ -1,0 +1,418 @@
+"""One socket: first HTTP, then perhaps a websocket session.
+
+Everything that is to be sent in one turn of the event loop goes out in one write. Reading pauses while too much of
+what was sent waits to be stored; a reader of live events that falls too far behind is told and dropped, and never
+slows anybody else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, cast
+
+import h11
+
+from anabranch.node import now
+from anabranch.node.http import Answer, Request
+from anabranch.node.hub import Style, Subscription
+from anabranch.wire import frames, messages
+from anabranch.wire.session import Cancel, Changes, Count, Effect, Hangup, Prove, Publish, Query, Send, Session
+
+if TYPE_CHECKING:
+    from anabranch.node.main import Node
+
+log = logging.getLogger(__name__)
+
+BODY_MAX = 1_048_576
+CLOSE_SECONDS = 2.0  # how long a peer may take to read its farewell
+_HIGH_WATER = 262_144
+
+
+class Connection(asyncio.Protocol):
+    __slots__ = (
+        "_closing",
+        "_drained",
+        "_flushing",
+        "_frames",
+        "_http",
+        "_in_flight",
+        "_live",
+        "_node",
+        "_out",
+        "_paused_reading",
+        "_request",
+        "_tasks",
+        "_transport",
+        "id",
+        "peer",
+        "pinged",
+        "seen",
+        "session",
+    )
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._http: h11.Connection | None = h11.Connection(h11.SERVER, max_incomplete_event_size=65_536)
+        self._request: tuple[h11.Request, bytearray] | None = None
+        self._frames: frames.FrameReader | None = None
+        self.session: Session | None = None
+        self._transport: asyncio.Transport | None = None
+        self._out: list[bytes] = []
+        self._flushing = False
+        self._closing = False
+        self._drained: asyncio.Future[None] | None = None
+        self._live: dict[str, Subscription] | None = None
+        self._tasks: dict[str, asyncio.Task[None]] | None = None
+        self._in_flight = 0
+        self._paused_reading = False
+        self.id = ""
+        self.peer = ""
+        self.seen = now.monotonic()
+        self.pinged = False
+
+    # --- the socket ---
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's own do not inherit from it
+        self._transport.set_write_buffer_limits(high=_HIGH_WATER)
+        peer = transport.get_extra_info("peername")
+        self.peer = peer[0] if isinstance(peer, tuple) else "local"
+        self._node.opened(self)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._closing = True
+        self._transport = None
+        for task in (self._tasks or {}).values():
+            task.cancel()
+        for subscription in (self._live or {}).values():
+            self._node.hub.leave(subscription)
+        self._tasks = self._live = None
+        self._wake()
+        self._node.closed(self)
+
+    def data_received(self, data: bytes) -> None:
+        self.seen = now.monotonic()
+        self.pinged = False
+        if self._closing:
+            return
+        try:
+            if self._frames is None:
+                self._receive_http(data)
+            else:
+                self._receive_frames(self._frames, data)
+        except Exception:  # a bug of ours must not take a neighbour's session with it
+            log.exception("a message broke its session", extra={"connection": self.id})
+            self.hang_up(frames.TRY_LATER, "internal error")
+
+    def eof_received(self) -> bool:
+        return False
+
+    # --- HTTP ---
+
+    def _receive_http(self, data: bytes) -> None:
+        assert self._http is not None
+        self._http.receive_data(data)
+        try:
+            self._next_http()
+        except h11.RemoteProtocolError:
+            self._write_http(Answer(400, b"bad request\n"), None, close=True)
+
+    def _next_http(self) -> None:
+        http = self._http
+        while http is not None:
+            event = http.next_event()
+            if isinstance(event, h11.Request):
+                if _header(event, b"upgrade").lower() == b"websocket":
+                    self._upgrade(event, http)
+                    return
+                self._request = (event, bytearray())
+            elif isinstance(event, h11.Data) and self._request is not None:
+                self._request[1].extend(event.data)
+                if len(self._request[1]) > BODY_MAX:
+                    self._write_http(Answer(413, b"body too large\n"), None, close=True)
+                    return
+            elif isinstance(event, h11.EndOfMessage) and self._request is not None:
+                (request, body), self._request = self._request, None
+                self._start("http", self._serve_http(request, bytes(body)))
+                return
+            else:  # NEED_DATA, PAUSED, CLOSED
+                if isinstance(event, h11.ConnectionClosed):
+                    self._abort()
+                return
+
+    async def _serve_http(self, request: h11.Request, body: bytes) -> None:
+        target = request.target.decode("latin-1")
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in request.headers}
+        method = request.method.decode("latin-1")
+        try:
+            answer = await self._node.http.answer(Request(method, target, headers, body, self.peer))
+        except Exception:
+            log.exception("a request failed", extra={"target": target.partition("?")[0]})
+            answer = Answer(500, b'{"error":"internal error"}', "application/json")
+        self._write_http(answer, request)
+
+    def _write_http(self, answer: Answer, request: h11.Request | None, close: bool = False) -> None:
+        http, transport = self._http, self._transport
+        if http is None or transport is None:
+            return
+        headers = [
+            ("content-type", answer.content_type),
+            ("content-length", str(len(answer.body))),
+            ("access-control-allow-origin", "*"),
+            *answer.headers,
+        ]
+        if close:
+            headers.append(("connection", "close"))
+        out = http.send(h11.Response(status_code=answer.status, headers=headers, reason=b"")) or b""
+        if request is None or request.method != b"HEAD":
+            out += http.send(h11.Data(data=answer.body)) or b""
+        out += http.send(h11.EndOfMessage()) or b""
+        transport.write(out)
+        if http.our_state is h11.MUST_CLOSE or close:
+            transport.close()
+            self._closing = True
+        else:
+            http.start_next_cycle()
+            self._next_http()
+
+    def _upgrade(self, request: h11.Request, http: h11.Connection) -> None:
+        key = _header(request, b"sec-websocket-key").decode("latin-1")
+        path = request.target.partition(b"?")[0]
+        if request.method != b"GET" or not key or _header(request, b"sec-websocket-version") != b"13":
+            self._write_http(Answer(426, b"a websocket of version 13 is spoken here\n"), None, close=True)
+            return
+        if path not in (b"/", b"/ws"):
+            self._write_http(Answer(404, b"the websocket is at /\n"), None, close=True)
+            return
+        if not self._node.has_room():
+            self._write_http(Answer(503, b"too many connections; try again later\n"), None, close=True)
+            return
+        assert self._transport is not None
+        self._transport.write(
+            b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            b"Sec-WebSocket-Accept: %b\r\n\r\n" % frames.accept_key(key).encode()
+        )
+        rest, _ = http.trailing_data
+        self._http = None
+        self._frames = frames.FrameReader(self._node.settings.limits.message_bytes)
+        self.id = secrets.token_hex(8)
+        self.session = Session(self._node.rules, secrets.token_hex(16))
+        self._node.upgraded(self)
+        self._carry_out(self.session.greeting())
+        if rest:
+            self._receive_frames(self._frames, rest)
+
+    # --- the websocket ---
+
+    def _receive_frames(self, reader: frames.FrameReader, data: bytes) -> None:
+        session = self.session
+        assert session is not None
+        time, received = now.seconds(), 0
+        try:
+            for opcode, payload in reader.feed(data):
+                if opcode == frames.TEXT:
+                    received += 1
+                    self._carry_out(session.receive(payload, time))
+                elif opcode == frames.BINARY:
+                    self._carry_out(session.binary())
+                elif opcode == frames.PING:
+                    self.send(frames.control(frames.PONG, payload))
+                elif opcode == frames.CLOSE:
+                    self.send(frames.control(frames.CLOSE, payload[:2]))
+                    self._finish()
+                if self._closing:
+                    break
+        except frames.ProtocolError as error:
+            self.hang_up(error.code, error.reason)
+        if received:
+            self._node.metrics.messages.inc(received)
+
+    def _carry_out(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Publish():
+                    self._in_flight += 1
+                    self._node.admission.offer(self, effect.operation, effect.access_key)
+                    if self._in_flight >= self._node.settings.limits.events_in_flight:
+                        self._pause_reading()
+                case Send():
+                    self.send(frames.text(effect.message))
+                case Query():
+                    style = Style.EVENTS if effect.batched else Style.EVENT
+                    selector = tuple(filter.live() for filter in effect.filters)
+                    subscription = Subscription(self, effect.subscription, selector, style)
+                    self._open(subscription, self._node.replay.query(self, effect, subscription))
+                case Changes():
+                    bootstrap = effect.request.mode == "bootstrap"
+                    style = Style.SNAPSHOT if bootstrap else Style.CHANGE
+                    subscription = Subscription(self, effect.subscription, effect.request.query, style)
+                    self._open(subscription, self._node.replay.changes(self, effect, subscription))
+                case Count():
+                    self._start(f"count {effect.subscription}", self._node.replay.count(self, effect))
+                case Prove():
+                    self._start("auth", self._prove(effect))
+                case Cancel():
+                    self._cancel(effect.subscription)
+                case Hangup():
+                    self.hang_up(frames.POLICY, effect.reason)
+
+    async def _prove(self, asked: Prove) -> None:
+        held = await self._node.prove(asked.event)
+        if self.session is not None and not self._closing:
+            self._carry_out(self.session.proven(asked.event, held))
+
+    # --- subscriptions ---
+
+    def _open(self, subscription: Subscription, replay: Coroutine[Any, Any, None]) -> None:
+        if self._live is None:
+            self._live = {}
+        self._live[subscription.name] = subscription
+        self._start(f"subscription {subscription.name}", replay)
+
+    def _start(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        """Run something that takes time; of one name only one runs at a time."""
+        if self._tasks is None:
+            self._tasks = {}
+        if len(self._tasks) >= self._node.settings.limits.queries_waiting and name not in self._tasks:
+            work.close()
+            self.hang_up(frames.POLICY, "too many requests are waiting")
+            return
+        if (running := self._tasks.get(name)) is not None:
+            running.cancel()
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks[name] = task
+        task.add_done_callback(lambda task: self._task_done(name, task))
+
+    def _task_done(self, name: str, task: asyncio.Task[None]) -> None:
+        if self._tasks is not None and self._tasks.get(name) is task:
+            del self._tasks[name]
+            if not self._tasks:
+                self._tasks = None
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a request failed", exc_info=error, extra={"connection": self.id})
+            self.hang_up(frames.TRY_LATER, "internal error")
+
+    def _cancel(self, name: str) -> None:
+        if (task := (self._tasks or {}).get(f"subscription {name}")) is not None:
+            task.cancel()
+        if self._live is not None and (subscription := self._live.pop(name, None)) is not None:
+            self._node.hub.leave(subscription)
+
+    def subscription_ended(self, name: str) -> None:
+        if self._live is not None:
+            self._live.pop(name, None)
+        if self.session is not None:
+            self.session.ended(name)
+
+    @property
+    def live_changes(self) -> list[str]:
+        return sorted(name for name, sub in (self._live or {}).items() if sub.style is Style.CHANGE)
+
+    # --- sending ---
+
+    def send(self, data: bytes) -> None:
+        """Queue frames; all of one turn go out together."""
+        if self._closing:
+            return
+        self._out.append(data)
+        if not self._flushing:
+            self._flushing = True
+            self._node.loop.call_soon(self._flush)
+
+    def acknowledge(self, frame: bytes) -> None:
+        self._in_flight -= 1
+        self.send(frame)
+        if self._paused_reading and self._in_flight <= self._node.settings.limits.events_in_flight // 2:
+            self._resume_reading()
+
+    def _flush(self) -> None:
+        self._flushing = False
+        transport = self._transport
+        if transport is None or not self._out:
+            self._out.clear()
+            return
+        transport.write(self._out[0] if len(self._out) == 1 else b"".join(self._out))
+        self._out.clear()
+        if not self._closing and transport.get_write_buffer_size() > self._node.settings.limits.send_buffer_bytes:
+            self._node.metrics.dropped.inc()
+            self._tell_lagging()
+            self.hang_up(frames.TRY_LATER, "too slow")
+
+    def _tell_lagging(self) -> None:
+        for name, subscription in (self._live or {}).items():
+            tell = messages.changes_error if subscription.style is Style.CHANGE else messages.closed
+            self.send(frames.text(tell(name, messages.LAGGING)))
+
+    async def writable(self) -> None:
+        """Wait until the socket takes more; a peer that takes nothing for too long is let go."""
+        self._flush()
+        if self._drained is not None:
+            try:
+                await asyncio.wait_for(asyncio.shield(self._drained), self._node.settings.limits.idle_seconds)
+            except TimeoutError:
+                self._node.metrics.dropped.inc()
+                self.hang_up(frames.TRY_LATER, "too slow")
+        if self._closing:
+            raise ConnectionResetError
+
+    def pause_writing(self) -> None:
+        self._drained = self._node.loop.create_future()
+
+    def resume_writing(self) -> None:
+        self._wake()
+
+    def _wake(self) -> None:
+        drained, self._drained = self._drained, None
+        if drained is not None and not drained.done():
+            drained.set_result(None)
+
+    def _pause_reading(self) -> None:
+        if not self._paused_reading and self._transport is not None:
+            self._paused_reading = True
+            self._transport.pause_reading()
+
+    def _resume_reading(self) -> None:
+        if self._transport is not None and not self._closing:
+            self._paused_reading = False
+            self._transport.resume_reading()
+
+    # --- ending ---
+
+    def ping(self) -> None:
+        self.pinged = True
+        self.send(frames.control(frames.PING))
+
+    def hang_up(self, code: int, reason: str) -> None:
+        """Say why, and close. What waits to be sent still goes out, if the peer reads it soon."""
+        if self._closing:
+            return
+        if self.session is not None:
+            self.send(frames.close(code, reason))
+        self._finish()
+
+    def _finish(self) -> None:
+        self._flush()
+        self._closing = True
+        for task in (self._tasks or {}).values():
+            task.cancel()
+        for subscription in (self._live or {}).values():
+            self._node.hub.leave(subscription)
+        self._live = None
+        self._wake()
+        if self._transport is not None:
+            self._transport.close()
+            self._node.loop.call_later(CLOSE_SECONDS, self._abort)
+
+    def _abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+
+def _header(request: h11.Request, name: bytes) -> bytes:
+    for key, value in request.headers:
+        if key == name:
+            return bytes(value)
+    return b""

@@ -1,0 +1,232 @@
+"""The feed hub: who gets what, live. No I/O; it runs on the event loop's thread alone.
+
+The hub knows the position up to which it has published (`tip`) and keeps the last stretch of the log in memory. A
+subscription replays on its own; when it has read up to some position, `join` hands it what lies between there and the
+tip and from then on every new operation. So nothing is lost or repeated between replay and live, in whatever order
+things happen.
+
+Subscriptions with the same selector form a group that is matched once; groups are indexed by what they ask for.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from enum import Enum
+from typing import Protocol
+
+from anabranch.core import changes
+from anabranch.core import filter as filters
+from anabranch.core.changes import ChangesQuery
+from anabranch.core.filter import Filter
+from anabranch.core.operation import Operation
+from anabranch.core.token import Position
+from anabranch.wire import frames, messages
+
+Selector = tuple[Filter, ...] | ChangesQuery
+
+RECENT_OPERATIONS = 8_192
+RECENT_BYTES = 16_777_216
+
+
+class Outlet(Protocol):
+    """Where frames go."""
+
+    def send(self, data: bytes) -> None: ...
+
+
+class Style(Enum):
+    """How an event is framed for a subscription."""
+
+    EVENT = "EVENT"
+    EVENTS = "EVENTS"
+    CHANGE = "CHANGE"
+    SNAPSHOT = "SNAPSHOT"
+
+
+_OPENINGS = {
+    Style.EVENT: messages.event_opening,
+    Style.EVENTS: messages.events_opening,
+    Style.CHANGE: messages.change_opening,
+    Style.SNAPSHOT: messages.snapshot_opening,
+}
+
+
+class Subscription:
+    """One subscription of one connection. `complete_to` is how far it has been sent everything that matches."""
+
+    __slots__ = ("complete_to", "name", "opening", "outlet", "selector", "style")
+
+    def __init__(self, outlet: Outlet, name: str, selector: Selector, style: Style) -> None:
+        self.outlet = outlet
+        self.name = name
+        self.selector = selector
+        self.style = style
+        self.opening = _OPENINGS[style](name)
+        self.complete_to = Position(0)
+
+
+Published = tuple[Position | None, Operation]
+"""An operation and its position; an ephemeral one has none."""
+
+
+def frame_events(style: Style, opening: bytes, items: Iterable[tuple[int | None, bytes]]) -> bytes:
+    """The frames of raw events with their positions, joined."""
+    parts: list[bytes] = []
+    add = parts.append
+    closing = b"]]" if style is Style.EVENTS else b"]"
+    for position, raw in items:
+        head = b"%b%d," % (opening, position) if style is Style.CHANGE else opening
+        add(frames.header(len(head) + len(raw) + len(closing)))
+        add(head)
+        add(raw)
+        add(closing)
+    return b"".join(parts)
+
+
+class _Group:
+    __slots__ = ("keys", "members", "selector")
+
+    def __init__(self, selector: Selector) -> None:
+        self.selector = selector
+        self.members: dict[Subscription, None] = {}
+        self.keys = list(_index_keys(selector))
+
+    def matches(self, operation: Operation) -> bool:
+        if isinstance(self.selector, ChangesQuery):
+            return changes.matches(self.selector, operation)
+        event = operation.event
+        return any(filters.matches(filter, event) for filter in self.selector)
+
+
+class Hub:
+    def __init__(self, tip: Position) -> None:
+        self.tip = tip
+        self._groups: dict[Selector, _Group] = {}
+        self._index: dict[object, dict[_Group, None]] = {}
+        self._tagged: dict[str, int] = {}  # how many index keys there are for a tag name
+        self._recent: deque[tuple[Position, Operation]] = deque()
+        self._recent_bytes = 0
+        self.horizons: list[Position] = []  # of the bootstraps being sent
+
+    @property
+    def subscriptions(self) -> int:
+        return sum(len(group.members) for group in self._groups.values())
+
+    # --- joining and leaving ---
+
+    def join(self, subscription: Subscription, complete_to: Position) -> bool:
+        """Go live from `complete_to` on. False when that is too long ago: read on from there, then try again."""
+        missed: list[tuple[Position, Operation]] = []
+        if complete_to < self.tip:
+            if not self._recent or self._recent[0][0] > complete_to + 1:
+                return False
+            for entry in reversed(self._recent):
+                if entry[0] <= complete_to:
+                    break
+                missed.append(entry)
+        subscription.complete_to = complete_to
+        group = self._groups.get(subscription.selector)
+        if group is None:
+            group = self._groups[subscription.selector] = _Group(subscription.selector)
+            for key in group.keys:
+                self._index.setdefault(key, {})[group] = None
+                if isinstance(key, tuple):
+                    self._tagged[key[0]] = self._tagged.get(key[0], 0) + 1
+        group.members[subscription] = None
+        if matched := [entry for entry in reversed(missed) if group.matches(entry[1])]:
+            self._send(subscription, matched)
+        return True
+
+    def leave(self, subscription: Subscription) -> None:
+        group = self._groups.get(subscription.selector)
+        if group is None or subscription not in group.members:
+            return
+        del group.members[subscription]
+        if not group.members:
+            del self._groups[subscription.selector]
+            for key in group.keys:
+                del self._index[key][group]
+                if not self._index[key]:
+                    del self._index[key]
+                if isinstance(key, tuple):
+                    self._tagged[key[0]] -= 1
+
+    # --- publishing ---
+
+    def publish(self, batch: Sequence[Published]) -> int:
+        """Send a committed group to everybody who asked for it. How many deliveries that was."""
+        matched: dict[_Group, list[Published]] = {}
+        for published in batch:
+            position, operation = published
+            for group in self._candidates(operation):
+                if group.matches(operation):
+                    matched.setdefault(group, []).append(published)
+            if position is not None:
+                self._remember(position, operation)
+        deliveries = 0
+        for group, entries in matched.items():
+            built: dict[bytes, bytes] = {}  # subscriptions of one name and style share their bytes
+            first = next((position for position, _ in entries if position is not None), self.tip + 1)
+            for member in list(group.members):
+                if member.complete_to >= first:  # its replay had already read what is only now published
+                    self._send(member, [e for e in entries if e[0] is None or e[0] > member.complete_to])
+                    continue
+                data = built.get(member.opening)
+                if data is None:
+                    data = _frames(member, entries)
+                    built[member.opening] = data
+                member.outlet.send(data)
+                deliveries += len(entries)
+        return deliveries
+
+    def _send(self, subscription: Subscription, entries: Sequence[Published]) -> None:
+        if entries:
+            subscription.outlet.send(_frames(subscription, entries))
+
+    def _remember(self, position: Position, operation: Operation) -> None:
+        self.tip = position
+        self._recent.append((position, operation))
+        self._recent_bytes += len(operation.raw)
+        while len(self._recent) > RECENT_OPERATIONS or self._recent_bytes > RECENT_BYTES:
+            self._recent_bytes -= len(self._recent.popleft()[1].raw)
+
+    def _candidates(self, operation: Operation) -> Iterable[_Group]:
+        """The groups that may want an operation, each once."""
+        event, index = operation.event, self._index
+        found: dict[_Group, None] = {}
+        for key in (None, event.kind, event.pubkey, event.id):
+            if (groups := index.get(key)) is not None:
+                found.update(groups)
+        if self._tagged:
+            for tag in event.tags:
+                if len(tag) > 1 and self._tagged.get(tag[0]) and (groups := index.get((tag[0], tag[1]))) is not None:
+                    found.update(groups)
+        return found
+
+
+def _frames(subscription: Subscription, entries: Sequence[Published]) -> bytes:
+    return frame_events(
+        subscription.style, subscription.opening, ((position, operation.raw) for position, operation in entries)
+    )
+
+
+def _index_keys(selector: Selector) -> Iterator[object]:
+    """Under which keys a selector is found: an id, an author, a (tag, value), a kind, or None for everything."""
+    if isinstance(selector, ChangesQuery):
+        yield selector.author
+        return
+    keys: dict[object, None] = {}
+    for filter in selector:
+        if filter.ids is not None:
+            keys.update(dict.fromkeys(filter.ids))
+        elif filter.authors is not None:
+            keys.update(dict.fromkeys(filter.authors))
+        elif filter.tags:
+            name, values = min(filter.tags, key=lambda tag: len(tag[1]))
+            keys.update(dict.fromkeys((name, value) for value in values))
+        elif filter.kinds is not None:
+            keys.update(dict.fromkeys(filter.kinds))
+        else:
+            keys[None] = None
+    yield from keys

@@ -1,0 +1,253 @@
+"""The node: everything put together, started, and brought to an orderly end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+
+from anabranch.config import Settings
+from anabranch.core import nostr
+from anabranch.node import logs, now
+from anabranch.node.access import Access
+from anabranch.node.admin import Admin
+from anabranch.node.admission import Admission
+from anabranch.node.connection import Connection
+from anabranch.node.http import Http
+from anabranch.node.hub import Hub
+from anabranch.node.metrics import Metrics
+from anabranch.node.prover import Prover
+from anabranch.node.readers import Readers
+from anabranch.node.replay import Replay
+from anabranch.node.retention import Retention
+from anabranch.node.writing import WriterThread
+from anabranch.store.contract import StoreError
+from anabranch.store.sqlite import SqliteStore
+from anabranch.wire import frames, messages
+from anabranch.wire.session import Rules
+
+log = logging.getLogger(__name__)
+
+READER_THREADS = 3
+SWEEP_SECONDS = 2.0
+DRAIN_SECONDS = 10.0
+
+
+class Node:
+    """A running node. `start` makes it ready, `stop` drains it: what was taken is answered, then all is closed."""
+
+    def __init__(self, settings: Settings, store: SqliteStore) -> None:
+        self.settings = settings
+        self.store = store
+        self.ready = False
+        self.metrics = Metrics()
+        self.sessions: dict[Connection, None] = {}
+        self._sockets: dict[Connection, None] = {}
+        self._server: asyncio.Server | None = None
+        self._background: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        settings, limits = self.settings, self.settings.limits
+        self.hub = Hub(self.store.writer.log().tip)
+        self.writer = WriterThread(self.store.writer, self.loop)
+        self.readers = Readers(self.store, READER_THREADS, limits.query_seconds)
+        workers = settings.verify_workers
+        self.prover = Prover(max(1, min(4, os.cpu_count() or 1) if workers is None else workers))
+        await self.prover.start()
+        self.admission = Admission(self.prover, self.writer, self.hub, self.metrics)
+        self.replay = Replay(self.hub, self.readers, self.metrics, limits.query_limit)
+        self.retention = Retention(
+            self.store,
+            self.readers,
+            self.writer,
+            self.hub,
+            self.metrics,
+            settings.retention.policy(),
+            settings.retention.interval_seconds,
+            settings.retention.window(),
+        )
+        await self.retention.start()
+        self.access = Access(await self.readers.run(lambda r: r.access_keys()), self.writer, self._access_lost)
+        self.rules = Rules(
+            limits=settings.event_limits(),
+            kinds=settings.kind_policy(),
+            private=settings.private,
+            relay_url=settings.relay_url,
+            subscriptions=limits.subscriptions,
+            subscription_id_characters=limits.subscription_id_characters,
+            filters=limits.filters,
+            filter_values=limits.filter_values,
+            bad_messages=limits.bad_messages,
+            grants=self.access.grants,
+        )
+        self.http = Http(self)
+        self.admin = Admin(self)
+        self._measure()
+        self._server = await self.loop.create_server(
+            lambda: Connection(self), settings.host, settings.port, backlog=4096, reuse_address=True
+        )
+        self._background = [
+            self.loop.create_task(self.retention.keep_running()),
+            self.loop.create_task(self._sweep()),
+        ]
+        await self.writer.run(lambda _: self.store.announce(self.http_url))
+        self.ready = True
+
+    def _measure(self) -> None:
+        gauge = self.metrics.gauge
+        gauge("connections", "Open websocket connections", lambda: len(self.sessions))
+        gauge("subscriptions", "Live subscriptions", lambda: self.hub.subscriptions)
+        gauge("log_tip", "The last position published", lambda: self.hub.tip)
+        gauge("operations_in_flight", "Operations taken and not yet answered", lambda: self.admission.in_flight)
+
+    @property
+    def address(self) -> str:
+        """Host and port as they are."""
+        assert self._server is not None
+        host, port = self._server.sockets[0].getsockname()[:2]
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    @property
+    def http_url(self) -> str:
+        return f"http://{self.address}"
+
+    async def stop(self) -> None:
+        """Take nothing new, answer what was taken, say goodbye, close the store."""
+        self.ready = False
+        for task in self._background:
+            task.cancel()
+        if self._server is not None:
+            self._server.close()
+        try:
+            await asyncio.wait_for(self.admission.drain(), DRAIN_SECONDS)
+        except TimeoutError:
+            log.warning("stopping with operations unanswered", extra={"count": self.admission.in_flight})
+        for connection in list(self._sockets):
+            connection.hang_up(frames.GOING_AWAY, "the relay is stopping")
+        for _ in range(40):
+            if not self._sockets:
+                break
+            await asyncio.sleep(0.05)
+        await self.writer.stop()
+        self.prover.close()
+        self.readers.close()
+        self.store.close()
+
+    # --- connections ---
+
+    def has_room(self) -> bool:
+        return len(self.sessions) < self.settings.limits.connections
+
+    def opened(self, connection: Connection) -> None:
+        self._sockets[connection] = None
+
+    def upgraded(self, connection: Connection) -> None:
+        self.sessions[connection] = None
+        self.metrics.connections_total.inc()
+
+    def closed(self, connection: Connection) -> None:
+        self._sockets.pop(connection, None)
+        self.sessions.pop(connection, None)
+
+    async def prove(self, event: nostr.Event) -> bool | None:
+        held = await self.prover.check(nostr.proof(event))
+        return None if held is None else bool(held[0])
+
+    def _access_lost(self, key: str) -> None:
+        for connection in list(self.sessions):
+            session = connection.session
+            if session is not None and session.grant is not None and session.grant.key == key:
+                connection.send(frames.text(messages.notice("restricted: the access key holds no longer")))
+                connection.hang_up(frames.POLICY, "access key rejected")
+
+    async def _sweep(self) -> None:
+        """Ping the silent, let go of the dead, and of those who never finish a request."""
+        limits = self.settings.limits
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            self.access.sweep()
+            time = now.monotonic()
+            for connection in list(self._sockets):
+                silent = time - connection.seen
+                if connection.session is None:
+                    if silent > limits.handshake_seconds:
+                        connection.hang_up(frames.POLICY, "no request")
+                elif silent > 2 * limits.idle_seconds:
+                    connection.hang_up(frames.GOING_AWAY, "silent for too long")
+                elif silent > limits.idle_seconds and not connection.pinged:
+                    connection.ping()
+
+
+def serve(settings: Settings) -> int:
+    """Run a node until SIGINT or SIGTERM. The exit code."""
+    logs.set_up(settings.log_format, settings.log_level)
+    try:
+        store = SqliteStore.open(Path(settings.data), "FULL" if settings.durability == "full" else "NORMAL")
+    except StoreError as error:
+        print(f"anabranch: {error}", file=sys.stderr)
+        return 4 if "in use" in str(error) else 1
+    _raise_file_limit()
+    try:
+        import uvloop
+
+        run = uvloop.run
+    except ImportError:
+        run = asyncio.run  # type: ignore[assignment]
+    return run(_serve(settings, store))
+
+
+async def _serve(settings: Settings, store: SqliteStore) -> int:
+    loop = asyncio.get_running_loop()
+    stopping = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stopping.set)
+    node = Node(settings, store)
+    try:
+        await node.start()
+    except OSError as error:
+        print(
+            f"anabranch: cannot listen on {settings.host}:{settings.port}: {error.strerror}; "
+            "another port goes with --port",
+            file=sys.stderr,
+        )
+        await node.writer.stop()
+        node.prover.close()
+        store.close()
+        return 1
+    _greet(node)
+    await stopping.wait()
+    print("stopping …", file=sys.stderr)
+    await node.stop()
+    print("stopped; everything acknowledged is on disk", file=sys.stderr)
+    return 0
+
+
+def _greet(node: Node) -> None:
+    log_ = node.store.writer.log()
+    lines = [
+        f"Anabranch listens on ws://{node.address}/",
+        f"  data       {node.store.path} (stream {log_.stream[:8]}…, {log_.tip} operations so far)",
+        f"  about it   curl -s -H 'Accept: application/nostr+json' {node.http_url}/",
+        f"  health     {node.http_url}/readyz   metrics  {node.http_url}/metrics",
+        "  try next   make demo — two devices, one note, a conflict and its end",
+        "  stop       Ctrl-C",
+    ]
+    if node.store.renewed:
+        lines.insert(1, "  the database is older than it was: a backup was restored, and a new epoch is open")
+    print("\n".join(lines), file=sys.stderr, flush=True)
+
+
+def _raise_file_limit() -> None:
+    """Every connection is a file; take as many as the system gives."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        except (ValueError, OSError):
+            pass

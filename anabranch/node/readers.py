@@ -1,0 +1,41 @@
+"""A few threads that read the store, each with a reader of its own, so that the event loop never waits for a disk."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from anabranch.node import now
+from anabranch.store.contract import Reader, Store
+
+T = TypeVar("T")
+
+
+class Readers:
+    def __init__(self, store: Store, threads: int, seconds_max: float) -> None:
+        self._store = store
+        self._seconds_max = seconds_max
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="reader")
+        self._own = threading.local()
+        self._open: list[Reader] = []
+
+    async def run(self, read: Callable[[Reader], T]) -> T:
+        """Run `read` with a reader on one of the threads. Raises `TooSlow` when it takes too long."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, self._run, read)
+
+    def _run(self, read: Callable[[Reader], T]) -> T:
+        reader = getattr(self._own, "reader", None)
+        if reader is None:
+            reader = self._own.reader = self._store.open_reader()
+            self._open.append(reader)
+        deadline = now.monotonic() + self._seconds_max
+        reader.give_up = lambda: now.monotonic() > deadline
+        return read(reader)
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        for reader in self._open:
+            reader.close()

@@ -1,0 +1,263 @@
+"""Replay: what is stored, sent to one subscription at the reader's pace, and the hand-off to live.
+
+A REQ and a bootstrap first take down the positions that match at one moment, then send payloads by the handful; a tail
+goes through the log page by page. Between two handfuls the consumer's socket is waited for, so memory stays flat
+whatever is asked. At the end the hub takes over from the exact position that was read.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+import msgspec
+
+from anabranch.core import changes
+from anabranch.core import filter as filters
+from anabranch.core.changes import ChangesQuery, ChangesRequest
+from anabranch.core.changes import Mode as FeedMode
+from anabranch.core.nostr import Event
+from anabranch.core.token import Position, gap
+from anabranch.node import now
+from anabranch.node.hub import Hub, Selector, Style, Subscription, frame_events
+from anabranch.node.metrics import Metrics
+from anabranch.node.readers import Readers
+from anabranch.store.contract import Page, Reader, Selection, StoreError, TooSlow
+from anabranch.wire import frames, messages
+from anabranch.wire.session import Changes, Count, Query
+
+log = logging.getLogger(__name__)
+
+EVENTS_A_FRAME = 128
+FIRST_HANDFUL = 64
+HANDFUL = 512
+
+_event = msgspec.json.Decoder(Event).decode
+
+
+class Consumer(Protocol):
+    """The connection that a replay sends to."""
+
+    def send(self, data: bytes) -> None: ...
+    async def writable(self) -> None:
+        """Wait until the socket takes more. Raises `ConnectionError` when it never will."""
+        ...
+
+    def subscription_ended(self, name: str) -> None: ...
+
+
+class Replay:
+    def __init__(self, hub: Hub, readers: Readers, metrics: Metrics, query_limit: int) -> None:
+        self._hub = hub
+        self._readers = readers
+        self._metrics = metrics
+        self._query_limit = query_limit
+
+    # --- REQ, REQ-BATCH and COUNT ---
+
+    async def query(self, consumer: Consumer, asked: Query, subscription: Subscription) -> None:
+        """Stored events, then EOSE, then live ones."""
+
+        def refuse(text: str) -> bytes:
+            return messages.closed(asked.subscription, text)
+
+        async def run() -> None:
+            selection = await self._select(lambda r: r.select(asked.filters, self._query_limit, now.seconds()))
+            await self._send_selection(consumer, subscription, selection)
+            ids = frozenset[str]().union(*(f.ids for f in asked.filters if f.ids is not None))
+            if ids:
+                for id in await self._readers.run(lambda r: r.compacted(ids)):
+                    consumer.send(frames.text(messages.compacted(asked.subscription, id)))
+            consumer.send(frames.text(messages.eose(asked.subscription)))
+            await self._go_live(consumer, subscription, selection.tip)
+
+        await self._guarded(consumer, asked.subscription, run, refuse)
+
+    async def count(self, consumer: Consumer, asked: Count) -> None:
+        async def run() -> None:
+            number = await self._readers.run(lambda r: r.count(asked.filters, now.seconds()))
+            consumer.send(frames.text(messages.count(asked.subscription, number)))
+
+        try:
+            await run()
+        except TooSlow:
+            consumer.send(frames.text(messages.closed(asked.subscription, messages.TOO_SLOW)))
+        except StoreError:
+            log.exception("a count failed")
+            consumer.send(frames.text(messages.closed(asked.subscription, messages.NOT_READ)))
+
+    # --- CHANGES ---
+
+    async def changes(self, consumer: Consumer, asked: Changes, subscription: Subscription) -> None:
+        def refuse(text: str) -> bytes:
+            return messages.changes_error(asked.subscription, text)
+
+        async def run() -> None:
+            if asked.request.mode is FeedMode.BOOTSTRAP:
+                await self._bootstrap(consumer, asked, subscription)
+            else:
+                await self._tail(consumer, asked, subscription)
+
+        await self._guarded(consumer, asked.subscription, run, refuse)
+
+    async def _bootstrap(self, consumer: Consumer, asked: Changes, subscription: Subscription) -> None:
+        """STATUS, the heads at one snapshot, EOSE with the same position."""
+        horizon = self._hub.tip  # from here on compaction leaves alone whatever is or becomes a head
+        self._hub.horizons.append(horizon)
+        try:
+            query, limit = asked.request.query, asked.request.limit
+            selection = await self._select(lambda r: r.bootstrap(query, limit, now.seconds()))
+            consumer.send(frames.text(messages.changes_status(asked.subscription, selection.tip)))
+            await self._send_selection(consumer, subscription, selection)
+            consumer.send(frames.text(messages.changes_eose(asked.subscription, selection.tip)))
+        finally:
+            self._hub.horizons.remove(horizon)
+        consumer.subscription_ended(asked.subscription)
+
+    async def _tail(self, consumer: Consumer, asked: Changes, subscription: Subscription) -> None:
+        """The log after `since`, in order; EOSE says how far this subscription is complete."""
+        request = asked.request
+        since, left = request.since, request.limit
+        while True:
+            size = HANDFUL if left is None else min(HANDFUL, left)
+            page = await self._page(request, since, size)
+            if (lost := gap(page.log, since)) is not None:
+                consumer.send(frames.text(messages.changes_error(asked.subscription, changes.gap_text(lost))))
+                consumer.subscription_ended(asked.subscription)
+                return
+            self._send_page(consumer, subscription, page)
+            await consumer.writable()
+            if left is not None:
+                left -= len(page.entries)
+                if left == 0:
+                    await self._end_at_limit(consumer, asked, subscription, page)
+                    return
+            since = page.complete_to
+            last = page.log.tip if request.until is None else min(request.until, page.log.tip)
+            if since >= last:
+                await self._complete(consumer, asked, subscription, since)
+                return
+
+    async def _end_at_limit(self, consumer: Consumer, asked: Changes, subscription: Subscription, page: Page) -> None:
+        """The limit was reached: complete to the tip if nothing more matches, else to the last entry sent."""
+        sent_to = page.entries[-1].position if page.entries else asked.request.since
+        rest = await self._page(asked.request, sent_to, 1)
+        if rest.entries:
+            consumer.send(frames.text(messages.changes_eose(asked.subscription, sent_to)))
+            consumer.subscription_ended(asked.subscription)
+        else:
+            await self._complete(consumer, asked, subscription, rest.complete_to)
+
+    async def _complete(
+        self, consumer: Consumer, asked: Changes, subscription: Subscription, complete_to: Position
+    ) -> None:
+        consumer.send(frames.text(messages.changes_eose(asked.subscription, complete_to)))
+        if asked.request.live and asked.request.until is None:
+            await self._go_live(consumer, subscription, complete_to)
+        else:
+            consumer.subscription_ended(asked.subscription)
+
+    async def _page(self, request: ChangesRequest, since: Position, size: int) -> Page:
+        return await self._readers.run(
+            lambda r: (
+                r.changes(request.query, since, request.until, max(1, size), request.include_compacted, now.seconds())
+                if size
+                else _nothing(r, since)
+            )
+        )
+
+    def _send_page(self, consumer: Consumer, subscription: Subscription, page: Page) -> None:
+        """Entries in order: events, and for what is compacted its status."""
+        run: list[tuple[int | None, bytes]] = []
+        for entry in page.entries:
+            if entry.raw is not None:
+                run.append((entry.position, entry.raw))
+                continue
+            self._send_run(consumer, subscription, run)
+            run = []
+            consumer.send(frames.text(messages.compacted(subscription.name, entry.id, entry.position)))
+        self._send_run(consumer, subscription, run)
+
+    def _send_run(self, consumer: Consumer, subscription: Subscription, run: list[tuple[int | None, bytes]]) -> None:
+        if run:
+            consumer.send(frame_events(subscription.style, subscription.opening, run))
+            self._metrics.replayed.inc(len(run))
+
+    # --- what both share ---
+
+    async def _select(self, read: Callable[[Reader], Selection]) -> Selection:
+        started = now.monotonic()
+        selection = await self._readers.run(read)
+        self._metrics.query_seconds.observe(now.monotonic() - started)
+        return selection
+
+    async def _send_selection(self, consumer: Consumer, subscription: Subscription, selection: Selection) -> None:
+        """The payloads of a selection by the handful, the first one small so that something comes soon."""
+        positions, at, size = selection.positions, 0, FIRST_HANDFUL
+        while at < len(positions):
+            handful = positions[at : at + size]
+            data, sent = await self._readers.run(lambda r, some=handful: _framed(r, subscription, some))  # type: ignore[misc]
+            consumer.send(data)
+            self._metrics.replayed.inc(sent)
+            await consumer.writable()
+            at, size = at + size, HANDFUL
+
+    async def _go_live(self, consumer: Consumer, subscription: Subscription, complete_to: Position) -> None:
+        """Hand over to the hub; where the log has run ahead meanwhile, read on until the hub can take over."""
+        selector = subscription.selector
+        query = selector if isinstance(selector, ChangesQuery) else None
+        while not self._hub.join(subscription, complete_to):
+            page = await self._readers.run(
+                lambda r, since=complete_to: r.changes(query, since, None, HANDFUL, False, now.seconds())  # type: ignore[misc]
+            )
+            self._send_run(
+                consumer,
+                subscription,
+                [(e.position, e.raw) for e in page.entries if e.raw is not None and _wanted(selector, e.raw)],
+            )
+            await consumer.writable()
+            complete_to = page.complete_to
+
+    async def _guarded(
+        self,
+        consumer: Consumer,
+        name: str,
+        run: Callable[[], Awaitable[None]],
+        refuse: Callable[[str], bytes],
+    ) -> None:
+        """Run a replay; whatever goes wrong in the store is told to the consumer in words that tell nothing else."""
+        try:
+            await run()
+        except TooSlow:
+            consumer.send(frames.text(refuse(messages.TOO_SLOW)))
+            consumer.subscription_ended(name)
+        except StoreError as error:
+            log.error("a replay failed", extra={"cause": str(error)})
+            consumer.send(frames.text(refuse(messages.NOT_READ)))
+            consumer.subscription_ended(name)
+        except ConnectionError:
+            pass  # the consumer is gone, and its subscriptions with it
+
+
+def _nothing(reader: Reader, since: Position) -> Page:
+    return Page([], since, reader.log())
+
+
+def _framed(reader: Reader, subscription: Subscription, positions: list[int]) -> tuple[bytes, int]:
+    payloads = reader.payloads(positions)
+    if subscription.style is not Style.EVENTS:
+        return frame_events(subscription.style, subscription.opening, payloads), len(payloads)
+    raws = [raw for _, raw in payloads]
+    return b"".join(
+        frames.text(messages.events(subscription.opening, raws[at : at + EVENTS_A_FRAME]))
+        for at in range(0, len(raws), EVENTS_A_FRAME)
+    ), len(raws)
+
+
+def _wanted(selector: Selector, raw: bytes) -> bool:
+    """Whether an entry of the log is for a subscription that catches up with the hub (a feed's page is already)."""
+    if isinstance(selector, ChangesQuery):
+        return True
+    event = _event(raw)
+    return any(filters.matches(filter, event) for filter in selector)

@@ -1,0 +1,132 @@
+"""Retention at work: compaction on its interval and on demand, beside live traffic.
+
+Reading what may go happens on a reader's thread, each step that forgets is one small transaction on the writer's, and
+between two steps ingest has its turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+from anabranch.core.retention import Policy, ReplayWindow
+from anabranch.core.token import Position
+from anabranch.node import now
+from anabranch.node.hub import Hub
+from anabranch.node.metrics import Metrics
+from anabranch.node.readers import Readers
+from anabranch.node.writing import WriterThread
+from anabranch.store import compaction
+from anabranch.store.compaction import Report, Step
+from anabranch.store.contract import Store, StoreError
+from anabranch.store.runtime import RETENTION, RuntimeRetention, policy_in_force, runtime_retention
+
+log = logging.getLogger(__name__)
+
+PAGES_A_STEP = 256
+_UNSET: Any = object()
+
+
+class Retention:
+    def __init__(
+        self,
+        store: Store,
+        readers: Readers,
+        writer: WriterThread,
+        hub: Hub,
+        metrics: Metrics,
+        policy: Policy,
+        interval_seconds: int,
+        window: ReplayWindow,
+    ) -> None:
+        self._store = store
+        self._readers = readers
+        self._writer = writer
+        self._hub = hub
+        self._metrics = metrics
+        self._window = window
+        self._running = asyncio.Lock()
+        self._changed = asyncio.Event()
+        self._base = (policy, interval_seconds)
+        self.policy, self.interval_seconds = policy, interval_seconds
+        self._updated_at = now.milliseconds()
+
+    async def start(self) -> None:
+        self._in_force(await self._readers.run(lambda reader: reader.setting(RETENTION)))
+
+    def _in_force(self, stored: bytes | None) -> None:
+        self.policy, self.interval_seconds = policy_in_force(*self._base, stored)
+        if (changed := runtime_retention(stored)) is not None:
+            self._updated_at = changed.updated_at
+
+    def describe(self) -> dict[str, Any]:
+        """What the admin API shows."""
+        return {
+            "payload_retention_days": self.policy.payload_days,
+            "compaction_interval_seconds": self.interval_seconds,
+            "updated_at": self._updated_at,
+        }
+
+    async def change(
+        self, payload_retention_days: int | None = _UNSET, compaction_interval_seconds: int = _UNSET
+    ) -> Report:
+        """Set retention anew, durably, and apply it at once."""
+        changed = RuntimeRetention(
+            payload_retention_days=self.policy.payload_days
+            if payload_retention_days is _UNSET
+            else payload_retention_days,
+            compaction_interval_seconds=self.interval_seconds
+            if compaction_interval_seconds is _UNSET
+            else compaction_interval_seconds,
+            updated_at=now.milliseconds(),
+        ).encode()
+        await self._writer.run(lambda writer: writer.save_setting(RETENTION, changed))
+        self._in_force(changed)
+        self._changed.set()
+        return await self.run()
+
+    async def run(self) -> Report:
+        """One whole run; a second one waits for the first."""
+        async with self._running:
+            report = Report()
+            reader = self._store.open_reader()
+            try:
+                steps = compaction.steps(reader, self.policy, self._window, now.seconds(), self._horizons)
+                while (step := await asyncio.to_thread(_next, steps)) is not None:
+                    await self._writer.run(
+                        lambda writer, step=step: compaction.carry_out(step, writer, report)  # type: ignore[misc]
+                    )
+            finally:
+                reader.close()
+            if report.compacted_snapshots or report.forgotten_documents or report.expired:
+                while await self._writer.run(lambda writer: writer.return_space(PAGES_A_STEP)):
+                    pass
+                log.info("compacted", extra={"report": report})
+            report.floor = (await self._readers.run(lambda reader: reader.log())).floor
+            self._metrics.compacted.inc(report.compacted_snapshots)
+            self._metrics.compacted_bytes.inc(report.compacted_bytes)
+            await self._writer.run(lambda _: self._store.announce())
+            return report
+
+    def _horizons(self) -> tuple[Position, ...]:
+        return tuple(self._hub.horizons)
+
+    async def keep_running(self) -> None:
+        """Run on the interval, for ever."""
+        while True:
+            try:
+                await asyncio.wait_for(self._changed.wait(), self.interval_seconds)
+                self._changed.clear()
+                continue
+            except TimeoutError:
+                pass
+            try:
+                await self.run()
+            except StoreError as error:
+                log.error("compaction failed; it is tried again", extra={"cause": str(error)})
+
+
+def _next(steps: Iterator[Step]) -> Step | None:
+    return next(steps, None)

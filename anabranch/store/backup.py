@@ -1,0 +1,137 @@
+"""Copies of a store, made while it is in use, and put back as a new epoch.
+
+A backup is one SQLite file of one moment. A restore keeps the stream and opens a new epoch, because positions given
+after the backup was made may be given again and would then mean something else. The copy is proven readable and
+given its epoch before it takes the place of anything.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import apsw
+
+from anabranch.core.token import Log
+from anabranch.store import schema
+from anabranch.store.contract import StoreBusy, StoreError
+from anabranch.store.sqlite import DATABASE, LOCK, SqliteStore, connect, read_holder
+from anabranch.store.sqlite_writer import SqliteWriter
+
+_BESIDE = ("-wal", "-shm", "-journal")
+
+
+class NotEmpty(StoreError):
+    """There is something already where the copy should go."""
+
+
+def make(store: SqliteStore, target: Path) -> None:
+    """Copy a store into one file, all or nothing; replaces the target."""
+    partial = target.with_name(target.name + ".partial")
+    try:
+        _remove(partial)
+        store.backup(partial)
+        _sync(partial)
+        partial.replace(target)
+        _sync(target.parent)
+    except (OSError, apsw.Error) as error:
+        raise StoreError(f"cannot write {target}: {error}") from error
+    finally:
+        _remove(partial)
+
+
+def restore(source: Path, folder: Path, replace: bool = False) -> Log:
+    """Put a backup in place as the store of `folder`; the log it has from now on.
+
+    `NotEmpty` unless the folder is empty or `replace` is said; `StoreBusy` while a node holds it.
+    """
+    if not source.is_file():
+        raise StoreError(f"no backup at {source}")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not replace and any(path.name != LOCK for path in folder.iterdir()):
+            raise NotEmpty(f"{folder} is not empty; --force puts the backup in the place of the store there")
+        with _lock(folder):
+            arriving = folder / (DATABASE + ".restoring")
+            try:
+                _remove(arriving)
+                shutil.copyfile(source, arriving)
+                log = _renew(arriving, source)
+                _sync(arriving)
+                # The old file goes before the new one comes: its write-ahead log must never be taken for the new one's.
+                _remove(folder / DATABASE)
+                arriving.replace(folder / DATABASE)
+                _sync(folder)
+            finally:
+                _remove(arriving)
+    except OSError as error:
+        raise StoreError(f"cannot restore into {folder}: {error}") from error
+    return log
+
+
+def _renew(copy: Path, source: Path) -> Log:
+    """Prove the copy readable and ours, and open its new epoch."""
+    try:
+        connection = connect(copy, "FULL")
+        try:
+            version = int(connection.pragma("user_version"))
+            found = [row[0] for row in connection.execute("PRAGMA integrity_check(5)")]
+            tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
+            if found != ["ok"]:
+                raise StoreError(f"{source} is damaged: {'; '.join(map(str, found))}")
+            if version == 0 or "operations" not in tables:
+                raise StoreError(f"{source} is a database, but not a backup of a store")
+            if version > schema.VERSION:
+                raise StoreError(f"{source} has schema {version}, and this release knows {schema.VERSION}")
+            writer = SqliteWriter(connection)
+            writer.new_epoch()
+            return writer.log()
+        finally:
+            connection.close()
+    except apsw.Error as error:
+        raise StoreError(f"{source} is not a backup, or is damaged: {error}") from error
+
+
+@contextmanager
+def _lock(folder: Path) -> Iterator[None]:
+    lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StoreBusy(f"{folder} is in use by process {read_holder(folder).pid}") from None
+        yield
+    finally:
+        os.close(lock)
+
+
+def is_held(folder: Path) -> bool:
+    """Whether a process holds the store right now; the lock file's words may be those of one that is gone."""
+    try:
+        lock = os.open(folder / LOCK, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)  # let go at once
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock)
+    return False
+
+
+def _remove(database: Path) -> None:
+    for path in (database, *(database.with_name(database.name + suffix) for suffix in _BESIDE)):
+        path.unlink(missing_ok=True)
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,302 @@
+"""Is the store what it says? Every operation proven again, every column derived again, every head found again.
+
+`verify` trusts nothing but the signed bytes: from them it derives what the columns, tag rows and head marks should
+say. It reads by pages, keeps memory flat, and runs beside a node: what looks wrong is read a second time before it
+is reported, because the log may have moved meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol
+
+import msgspec
+
+from anabranch.core import nostr, snapshots
+from anabranch.core.nostr import Event, Invalid, Limits
+from anabranch.core.operation import Family, KindPolicy, Operation, State, classify
+from anabranch.core.token import START, Position
+from anabranch.store.contract import Facts, Reader, StoreError
+from anabranch.store.signatures import Answer, Signatures
+from anabranch.store.sql import tag_keys
+
+PAGE = 1_000
+FINDINGS_MAX = 1_000
+DOCUMENTS_REMEMBERED = 1 << 18
+_TRIES = 3
+
+RESTORE = "restore a backup, or export what is sound and import it into a new store"
+REPUBLISH = "ask its author's devices or another relay for it again after restoring, or live without it"
+REBUILD = "export and import into a new store: it is derived again from the signed bytes"
+
+_UNREADABLE = (
+    StoreError,
+    ValueError,
+    TypeError,
+    msgspec.MsgspecError,
+)  # SQLite gave up, or a column is not of its type
+_ANY_SIZE = Limits(event_bytes=1 << 62, tags=1 << 62, content_characters=1 << 62)
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One thing that is wrong. `advice` says what to do about it."""
+
+    position: int | None
+    id: str | None
+    what: str
+    advice: str
+
+
+class Findings(msgspec.Struct):
+    """What a check found: the first thousand findings, how many there were in all, and what was looked at."""
+
+    checked: int = 0
+    signatures: int = 0
+    documents: int = 0
+    count: int = 0
+    found: list[Finding] = msgspec.field(default_factory=list)
+
+    @property
+    def sound(self) -> bool:
+        return self.count == 0
+
+    def add(self, position: int | None, id: str | None, what: str, advice: str) -> None:
+        self.count += 1
+        if len(self.found) < FINDINGS_MAX:
+            self.found.append(Finding(position, id, what, advice))
+
+
+class VerifiableReader(Reader, Protocol):
+    """A reader that can also be asked about its tag rows."""
+
+    def tag_rows(self, position: Position, created_at: int, keys: Iterable[bytes]) -> int: ...
+
+
+Progress = Callable[[int, int], None]
+"""Called with the position reached and the tip."""
+
+
+def verify(
+    reader: VerifiableReader, progress: Progress = lambda position, tip: None, workers: int | None = None
+) -> Findings:
+    """Check everything up to the tip of now. `workers` processes check signatures; None: as many as cores."""
+    with Signatures(workers) as signatures:
+        return _Check(reader, signatures).run(progress)
+
+
+class _Check:
+    def __init__(self, reader: VerifiableReader, signatures: Signatures) -> None:
+        self._reader = reader
+        self._signatures = signatures
+        self._open: deque[tuple[list[Facts], Answer]] = deque()
+        self._documents: OrderedDict[bytes, None] = OrderedDict()  # checked of late: the oldest are let go
+        self._tag_rows = 0
+        self._findings = Findings()
+
+    def run(self, progress: Progress) -> Findings:
+        found = self._findings
+        log = self._reader.log()
+        for text in self._reader.damage():
+            found.add(None, None, f"the file itself: {text}", RESTORE)
+        if not 1 <= log.floor <= log.tip + 1:
+            found.add(None, None, f"floor {log.floor} is outside 1 to {log.tip + 1}", RESTORE)
+        last = START
+        for page in self._pages(log.tip):
+            for facts in page:
+                self._look_for_missing(last, facts.position)
+                last = facts.position
+            self._check_page(page)
+            progress(last, log.tip)
+        if (beyond := self._beyond(log.tip)) is not None:
+            found.add(beyond, None, "lies beyond the tip, where the next operation will want to be", RESTORE)
+        self._look_for_missing(last, Position(log.tip + 1))
+        self._settle_signatures(0)
+        self._count_tag_rows(log.tip)
+        return found
+
+    # --- reading ---
+
+    def _pages(self, tip: Position) -> Iterator[list[Facts]]:
+        """The log by pages up to the tip. Where a page cannot be read, what can be is, and the rest is a finding."""
+        after = START
+        while after < tip:
+            try:
+                page = self._reader.facts(after, PAGE)
+            except _UNREADABLE as error:
+                page, after = self._one_by_one(after, tip, error)
+            else:
+                if not page:
+                    return
+                after = page[-1].position
+            if page := [facts for facts in page if facts.position <= tip]:
+                yield page
+
+    def _one_by_one(self, after: Position, tip: Position, error: Exception) -> tuple[list[Facts], Position]:
+        page: list[Facts] = []
+        last = Position(min(after + PAGE, tip))
+        for before in map(Position, range(after, last)):
+            try:
+                row = self._reader.facts(before, 1)
+            except _UNREADABLE as again:
+                if self._exists(Position(before + 1)):
+                    self._findings.add(before + 1, None, f"cannot be read: {again or error}", RESTORE)
+                continue
+            if row and row[0].position == before + 1:
+                page.append(row[0])
+        return page, last
+
+    def _exists(self, position: Position) -> bool:
+        """Whether a failed read was about this position: it may have been about a later one, after a gap."""
+        try:
+            return bool(self._reader.changes(None, Position(position - 1), position, 1, compacted=True).entries)
+        except _UNREADABLE:
+            return True
+
+    def _beyond(self, tip: Position) -> int | None:
+        rows = self._reader.facts(tip, 1)
+        return rows[0].position if rows and rows[0].position > self._reader.log().tip else None
+
+    def _look_for_missing(self, last: Position, next: Position) -> None:
+        """Between two rows of the log nothing is missing, unless it was forgotten below the floor."""
+        if next <= last:
+            self._findings.add(next, None, f"stands after position {last}", RESTORE)
+        first = max(last + 1, self._reader.log().floor) if next > last + 1 else next
+        if first < next:
+            if self._findings.count and any(f.position in range(first, next) for f in self._findings.found):
+                return  # said already: it is there and cannot be read
+            what = f"positions {first} to {next - 1}" if first < next - 1 else f"position {first}"
+            self._findings.add(first, None, f"{what} above the floor: no operation there", REPUBLISH)
+
+    # --- operations ---
+
+    def _check_page(self, page: list[Facts]) -> None:
+        proven: list[Facts] = []
+        proofs: list[bytes] = []
+        for facts in page:
+            self._findings.checked += 1
+            event, wrong = self._examine(facts)
+            if wrong and (again := self._reader.facts(Position(facts.position - 1), 1)):
+                event, wrong = self._examine(again[0]) if again[0].position == facts.position else (None, [])
+            for what, advice in wrong:
+                self._findings.add(facts.position, facts.id, what, advice)
+            if event is not None:
+                self._tag_rows += len(tag_keys(event))
+                proven.append(facts)
+                proofs.append(nostr.proof(event))
+            if facts.family is Family.SNAPSHOT and facts.state is State.RETAINED and facts.document is not None:
+                self._check_document(facts.document)
+        if proofs:
+            self._open.append((proven, self._signatures.start(b"".join(proofs))))
+            self._settle_signatures(self._signatures.open_max)
+
+    def _examine(self, facts: Facts) -> tuple[Event | None, list[tuple[str, str]]]:
+        """The event behind the facts, and what is wrong with it or them."""
+        if facts.state is not State.RETAINED:
+            wrong = []
+            if facts.raw is not None:
+                wrong.append((f"is {facts.state.name.lower()} and yet has a payload", "compact it again, or ignore it"))
+            if facts.head:
+                wrong.append((f"is {facts.state.name.lower()} and yet marked as a head", REBUILD))
+            return None, wrong
+        if facts.raw is None:
+            return None, [("payload is missing", REPUBLISH)]
+        try:
+            event, kept = nostr.parse(facts.raw, _ANY_SIZE)
+        except Invalid as invalid:
+            return None, [(f"payload is not what was signed: {invalid}", REPUBLISH)]
+        wrong = []
+        if kept != facts.raw:
+            wrong.append(("payload says more than was signed", REBUILD))
+        if event.id != facts.id:
+            return event, [*wrong, (f"payload is that of another operation, {event.id}", REPUBLISH)]
+        try:
+            operation = classify(event, facts.raw, _policy_of(facts))
+        except ValueError as invalid:
+            return event, [*wrong, (f"does not belong to its family: {invalid}", REBUILD)]
+        wrong += [(text, REBUILD) for text in _differences(facts, operation)]
+        if operation.family is Family.PLAIN:
+            wrong += [(text, REBUILD) for text in self._plain_head(facts)]
+        keys = tag_keys(event)
+        if keys and (rows := self._reader.tag_rows(facts.position, facts.created_at, keys)) < len(keys):
+            wrong.append((f"{len(keys) - rows} of its {len(keys)} tag rows are missing", REBUILD))
+        return event, wrong
+
+    def _plain_head(self, facts: Facts) -> Iterator[str]:
+        """A retained replaceable event is the one current version; what is no version of anything has no mark."""
+        if (facts.document is not None) != facts.head:
+            yield "head mark is wrong" if facts.head else "head mark is missing"
+        elif facts.document is not None and (count := len(self._reader.heads(facts.document))) > 1:
+            yield f"is one of {count} current versions, and a replaceable event has one"
+
+    def _settle_signatures(self, open_max: int) -> None:
+        while len(self._open) > open_max:
+            proven, answer = self._open.popleft()
+            for facts, held in zip(proven, answer(), strict=True):
+                self._findings.signatures += 1
+                if not held:
+                    self._findings.add(facts.position, facts.id, "signature does not hold", REPUBLISH)
+
+    def _count_tag_rows(self, tip: Position) -> None:
+        """More tag rows than the events have: some lead to events that do not carry the tag."""
+        statistics, log = self._reader.statistics(), self._reader.log()
+        moved = log.tip != tip
+        if not moved and self._findings.sound and statistics.tag_rows > self._tag_rows:
+            extra = statistics.tag_rows - self._tag_rows
+            self._findings.add(None, None, f"{extra} tag rows that no event asks for", REBUILD)
+
+    # --- documents ---
+
+    def _check_document(self, document: bytes) -> None:
+        if document in self._documents:
+            self._documents.move_to_end(document)
+            return
+        self._documents[document] = None
+        if len(self._documents) > DOCUMENTS_REMEMBERED:
+            self._documents.popitem(last=False)
+        self._findings.documents += 1
+        for _ in range(_TRIES):
+            try:
+                marked = {facts.id: facts for facts in self._reader.heads(document)}
+                versions = [version for version, _ in self._reader.versions(document)]
+            except _UNREADABLE:
+                return  # the row that cannot be read is reported by its page
+            heads = {version.id: version for version in snapshots.heads(versions)}
+            if heads.keys() == marked.keys():
+                return
+        for id in sorted(heads.keys() - marked.keys()):
+            self._findings.add(heads[id].position, id, "is a head of its document and not marked as one", REBUILD)
+        for id in sorted(marked.keys() - heads.keys()):
+            self._findings.add(marked[id].position, id, "is marked as a head and another one dominates it", REBUILD)
+
+
+def _policy_of(facts: Facts) -> KindPolicy:
+    """The classification under which it was stored: what is configured today may be another."""
+    kind = frozenset({facts.kind})
+    if facts.family is Family.SNAPSHOT:
+        return KindPolicy(snapshot=kind)
+    return KindPolicy(pass_through=kind, snapshot=frozenset())
+
+
+def _differences(facts: Facts, operation: Operation) -> list[str]:
+    event = operation.event
+    return [
+        f"{column} is {_shown(stored)} and the signed event says {_shown(derived)}"
+        for column, stored, derived in (
+            ("author", facts.author, event.pubkey),
+            ("kind", facts.kind, event.kind),
+            ("created_at", facts.created_at, event.created_at),
+            ("document", facts.document, operation.document),
+            ("coordinate", facts.coordinate, operation.coordinate),
+            ("collection", facts.collection, operation.collection),
+            ("action", int(facts.action), int(operation.action)),
+            ("clock", facts.clock, operation.clock),
+            ("size", facts.size, len(operation.raw)),
+        )
+        if stored != derived
+    ]
+
+
+def _shown(value: object) -> str:
+    text = value.hex() if isinstance(value, bytes) else repr(value)
+    return text if len(text) <= 80 else text[:77] + "…"

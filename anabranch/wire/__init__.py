@@ -1,0 +1,1 @@
+"""Protocols without I/O: a message in, messages and effects out."""

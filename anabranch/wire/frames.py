@@ -1,0 +1,138 @@
+"""WebSocket frames (RFC 6455), server side, without I/O.
+
+Bytes in, whole messages out. Server frames are unmasked, so the bytes of a frame are built once for all who get it;
+many frames are joined into one write by whoever sends them. Anything a peer does wrong is a `ProtocolError` with the
+close code to send.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import struct
+from collections.abc import Iterator
+
+from websockets.speedups import apply_mask
+
+TEXT, BINARY, CLOSE, PING, PONG = 0x1, 0x2, 0x8, 0x9, 0xA
+_CONTINUATION = 0x0
+_GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+
+NORMAL, GOING_AWAY, PROTOCOL_ERROR, POLICY, TOO_BIG, TRY_LATER = 1000, 1001, 1002, 1008, 1009, 1013
+
+
+class ProtocolError(Exception):
+    def __init__(self, code: int, reason: str) -> None:
+        super().__init__(reason)
+        self.code = code
+        self.reason = reason
+
+
+def accept_key(key: str) -> str:
+    """The answer to a `Sec-WebSocket-Key`."""
+    return base64.b64encode(hashlib.sha1(key.encode("latin-1") + _GUID).digest()).decode()
+
+
+def header(length: int, opcode: int = TEXT) -> bytes:
+    """The head of an unfragmented server frame."""
+    if length < 126:
+        return bytes((0x80 | opcode, length))
+    if length < 65_536:
+        return struct.pack("!BBH", 0x80 | opcode, 126, length)
+    return struct.pack("!BBQ", 0x80 | opcode, 127, length)
+
+
+def text(payload: bytes) -> bytes:
+    return header(len(payload)) + payload
+
+
+def control(opcode: int, payload: bytes = b"") -> bytes:
+    return header(len(payload), opcode) + payload
+
+
+def close(code: int, reason: str) -> bytes:
+    return control(CLOSE, struct.pack("!H", code) + reason.encode()[:120])
+
+
+class FrameReader:
+    """Turns the bytes of one connection into messages."""
+
+    __slots__ = ("_fragments", "_missing", "_opcode", "_pending", "_size_max")
+
+    def __init__(self, size_max: int) -> None:
+        self._size_max = size_max
+        self._pending: list[bytes] = []  # pieces of a frame that is not whole, joined only when it is
+        self._missing = 0
+        self._fragments: list[bytes] | None = None
+        self._opcode = 0
+
+    def feed(self, data: bytes) -> Iterator[tuple[int, bytes]]:
+        """The messages and control frames that are whole with this data, as (opcode, payload)."""
+        if self._pending:
+            self._pending.append(data)
+            self._missing -= len(data)
+            if self._missing > 0:
+                return
+            data = b"".join(self._pending)
+            self._pending = []
+        at, end, stop = 0, len(data), 0
+        while end - at >= 2:
+            stop = 0
+            first, second = data[at], data[at + 1]
+            length = second & 0x7F
+            start = at + 2
+            if length == 126:
+                if end < start + 2:
+                    break
+                length = data[start] << 8 | data[start + 1]
+                start += 2
+            elif length == 127:
+                if end < start + 8:
+                    break
+                length = int.from_bytes(data[start : start + 8])
+                start += 8
+            if not second & 0x80:
+                raise ProtocolError(PROTOCOL_ERROR, "client frames must be masked")
+            if length > self._size_max:
+                raise ProtocolError(TOO_BIG, f"message is larger than {self._size_max} bytes")
+            stop = start + 4 + length
+            if end < stop:
+                break
+            mask = data[start : start + 4]
+            payload = data[start + 4 : stop]
+            if mask != b"\0\0\0\0":
+                payload = apply_mask(payload, mask)
+            at = stop
+            if first == 0x80 | TEXT and self._fragments is None:
+                yield TEXT, payload
+            elif (message := self._other(first, payload)) is not None:
+                yield message
+        if at < end:
+            self._pending = [data[at:]]
+            self._missing = max(1, stop - end)
+
+    def _other(self, first: int, payload: bytes) -> tuple[int, bytes] | None:
+        """Control frames, binary messages and fragments: what is not the one common case."""
+        final, opcode = first & 0x80, first & 0x0F
+        if first & 0x70:
+            raise ProtocolError(PROTOCOL_ERROR, "no extension was agreed on")
+        if opcode in (CLOSE, PING, PONG):
+            if not final or len(payload) > 125:
+                raise ProtocolError(PROTOCOL_ERROR, "a control frame must be short and whole")
+            return opcode, payload
+        if opcode in (TEXT, BINARY):
+            if self._fragments is not None:
+                raise ProtocolError(PROTOCOL_ERROR, "a new message inside a fragmented one")
+            if final:
+                return opcode, payload
+            self._opcode, self._fragments = opcode, [payload]
+            return None
+        if opcode != _CONTINUATION or self._fragments is None:
+            raise ProtocolError(PROTOCOL_ERROR, "unexpected frame")
+        self._fragments.append(payload)
+        if sum(map(len, self._fragments)) > self._size_max or len(self._fragments) > 10_000:
+            raise ProtocolError(TOO_BIG, f"message is larger than {self._size_max} bytes")
+        if not final:
+            return None
+        message, self._fragments = b"".join(self._fragments), None
+        return self._opcode, message

@@ -1,0 +1,109 @@
+"""The relay's messages, as bytes. Every word that goes over the wire stands here or in the session."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from anabranch.core.operation import Family, Operation, Standing
+from anabranch.core.token import Position
+
+encode = msgspec.json.Encoder().encode
+
+
+def ok(id: str, accepted: bool, text: str = "") -> bytes:
+    return encode(("OK", id, accepted, text))
+
+
+def notice(text: str) -> bytes:
+    return encode(("NOTICE", text))
+
+
+def closed(subscription: str, text: str) -> bytes:
+    return encode(("CLOSED", subscription, text))
+
+
+def eose(subscription: str) -> bytes:
+    return encode(("EOSE", subscription))
+
+
+def count(subscription: str, number: int) -> bytes:
+    return encode(("COUNT", subscription, {"count": number}))
+
+
+def auth(challenge: str) -> bytes:
+    return encode(("AUTH", challenge))
+
+
+def token(key: str, accepted: bool, text: str = "") -> bytes:
+    return encode(("TOKEN", key, accepted, text))
+
+
+def compacted(subscription: str, id: str, position: Position | None = None) -> bytes:
+    status: dict[str, Any] = {"id": id, "status": "payload_compacted"}
+    if position is not None:
+        status["seq"] = position
+    return encode(("EVENT-STATUS", subscription, status))
+
+
+def changes_status(subscription: str, position: Position) -> bytes:
+    return encode(("CHANGES", subscription, "STATUS", {"mode": "bootstrap", "snapshot_seq": position}))
+
+
+def changes_eose(subscription: str, position: Position) -> bytes:
+    return encode(("CHANGES", subscription, "EOSE", position))
+
+
+def changes_error(subscription: str, text: str) -> bytes:
+    return encode(("CHANGES", subscription, "ERR", text))
+
+
+# Events go out as the bytes they came in: a frame is an opening, the raw event and a closing.
+
+
+def event_opening(subscription: str) -> bytes:
+    return b'["EVENT",%b,' % encode(subscription)
+
+
+def events_opening(subscription: str) -> bytes:
+    return b'["EVENTS",%b,[' % encode(subscription)
+
+
+def snapshot_opening(subscription: str) -> bytes:
+    return b'["CHANGES",%b,"SNAPSHOT",' % encode(subscription)
+
+
+def change_opening(subscription: str) -> bytes:
+    return b'["CHANGES",%b,"EVENT",' % encode(subscription)
+
+
+def events(opening: bytes, raws: Sequence[bytes]) -> bytes:
+    return b"%b%b]]" % (opening, b",".join(raws))
+
+
+# What is said to a publisher.
+
+
+def stored_text(operation: Operation) -> str:
+    if operation.family is Family.SNAPSHOT:
+        return f"stored: snapshot {operation.event.id}"
+    if operation.standing is Standing.ORDINARY:
+        return ""
+    return f"stored: {operation.standing} event kind={operation.event.kind}"
+
+
+def duplicate_text(operation: Operation) -> str:
+    if operation.family is Family.SNAPSHOT:
+        return "duplicate: snapshot already exists"
+    return "duplicate: event already exists"
+
+
+SUPERSEDED = "duplicate: a newer version exists"
+FORGED = "invalid: signature does not match the event"
+UNPROVEN = "error: the signature could not be checked; try again"
+NOT_STORED = "error: the event could not be stored; try again later"
+NOT_READ = "error: the relay could not read its store; try again later"
+TOO_SLOW = "error: the query took too long; ask for less"
+LAGGING = "error: too slow: the subscription fell behind and was dropped; resume from your checkpoint"

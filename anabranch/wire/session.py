@@ -1,0 +1,371 @@
+"""One client's session: what it says, what it may, and what it gets told. No I/O.
+
+`receive` takes a message and returns effects for the shell to carry out; what takes time (a signature, a commit, a
+query) comes back through `published`, `proven` and the like. The simulator and the tests drive the same object.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from anabranch.core import changes, nostr
+from anabranch.core import filter as filters
+from anabranch.core.changes import ChangesRequest
+from anabranch.core.filter import Filter
+from anabranch.core.nostr import Event, Invalid, Limits
+from anabranch.core.operation import KindPolicy, Operation, Unsupported, classify
+from anabranch.wire import messages
+
+AUTH_TOLERANCE = 600  # seconds, either way
+
+# --- effects -------------------------------------------------------------------------------------------------------
+
+
+class Send(msgspec.Struct, frozen=True, gc=False):
+    message: bytes
+
+
+class Publish(msgspec.Struct, frozen=True, gc=False):
+    """Prove and store an operation, then send its OK."""
+
+    operation: Operation
+    access_key: str | None = None
+
+
+class Prove(msgspec.Struct, frozen=True):
+    """Check the signature of an AUTH event, then call `proven`."""
+
+    event: Event
+
+
+class Query(msgspec.Struct, frozen=True):
+    """Open a REQ: stored events, EOSE, then live ones."""
+
+    subscription: str
+    filters: tuple[Filter, ...]
+    batched: bool = False
+
+
+class Count(msgspec.Struct, frozen=True):
+    subscription: str
+    filters: tuple[Filter, ...]
+
+
+class Changes(msgspec.Struct, frozen=True):
+    subscription: str
+    request: ChangesRequest
+
+
+class Cancel(msgspec.Struct, frozen=True):
+    """End a subscription, if there is one of that name."""
+
+    subscription: str
+
+
+class Hangup(msgspec.Struct, frozen=True):
+    reason: str
+
+
+Effect = Send | Publish | Prove | Query | Count | Changes | Cancel | Hangup
+
+# --- the rules a session runs under ----------------------------------------------------------------------------------
+
+
+class Grant(msgspec.Struct, frozen=True):
+    """What an access key lets its holder do."""
+
+    key: str
+    pubkey: str | None
+
+
+class Rules(msgspec.Struct, frozen=True):
+    limits: Limits
+    kinds: KindPolicy
+    private: bool = False
+    relay_url: str | None = None
+    subscriptions: int = 100
+    subscription_id_characters: int = 64
+    filters: int = 20
+    filter_values: int = 2_000
+    bad_messages: int = 1_000
+    grants: Callable[[], list[Grant] | None] = lambda: None
+    """The access keys that hold just now; None when none was ever made, and then none is asked for."""
+
+
+def find_grant(grants: list[Grant], key: str) -> Grant | None:
+    """The grant of a key. Every key is compared, each in constant time, so that the time tells nothing."""
+    found = None
+    for grant in grants:
+        if hmac.compare_digest(grant.key.encode(), key.encode()):
+            found = grant
+    return found
+
+
+_array = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_any = msgspec.json.Decoder().decode
+_EVENT = b'["EVENT",'
+
+
+class Session:
+    """A connection's side of the protocol."""
+
+    __slots__ = ("_bad", "_challenge", "_rules", "authors", "grant", "open")
+
+    def __init__(self, rules: Rules, challenge: str) -> None:
+        self._rules = rules
+        self._challenge = challenge
+        self._bad = 0
+        self.authors: frozenset[str] = frozenset()  # proven by AUTH
+        self.grant: Grant | None = None  # shown by TOKEN
+        self.open: set[str] = set()  # subscription ids, replaying or live
+
+    def greeting(self) -> list[Effect]:
+        return [Send(messages.auth(self._challenge))] if self._rules.private else []
+
+    def receive(self, message: bytes, now: int) -> list[Effect]:
+        """What a text message asks for. Whatever is wrong with it gets an answer and changes nothing."""
+        if message.startswith(_EVENT) and message.endswith(b"]"):
+            return self._event(message[len(_EVENT) : -1], now)
+        try:
+            parts = _array(message)
+            verb = _any(parts[0]) if parts else None
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return self._refuse("invalid: expected a JSON array message")
+        if verb == "EVENT":
+            return self._event(bytes(parts[1]), now) if len(parts) == 2 else self._refuse(_EVENT_SHAPE)
+        handler = _HANDLERS.get(verb) if isinstance(verb, str) else None
+        if handler is None:
+            return self._refuse("invalid: unknown message type")
+        try:
+            values = [_any(part) for part in parts[1:]]
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return self._refuse("invalid: expected a JSON array message")
+        return handler(self, values, now)
+
+    def binary(self) -> list[Effect]:
+        return self._refuse("invalid: binary messages unsupported")
+
+    def _refuse(self, text: str) -> list[Effect]:
+        """A NOTICE; a peer that sends nothing but nonsense is cut off in the end."""
+        return self._answer_bad(messages.notice(text))
+
+    def _answer_bad(self, message: bytes, *before: Effect) -> list[Effect]:
+        self._bad += 1
+        if self._bad > self._rules.bad_messages:
+            return [*before, Send(message), Hangup("too many refused messages")]
+        return [*before, Send(message)]
+
+    # --- EVENT ---
+
+    def _event(self, raw: bytes, now: int) -> list[Effect]:
+        rules = self._rules
+        try:
+            event, kept = nostr.parse(raw, rules.limits)
+        except Invalid as error:
+            return self._malformed(raw, f"invalid: {error}")
+        try:
+            nostr.timely(event, rules.limits, now)
+            if event.kind == nostr.AUTH:
+                raise Invalid("an AUTH event goes into an AUTH message")
+            operation = classify(event, kept, rules.kinds)
+        except Invalid as error:
+            return self._answer_bad(messages.ok(event.id, False, f"invalid: {error}"))
+        except Unsupported as error:
+            return self._answer_bad(messages.ok(event.id, False, f"unsupported: {error}"))
+        if rules.private and (text := self._may_write(event)):
+            return self._answer_bad(messages.ok(event.id, False, text))
+        self._bad = 0
+        return [Publish(operation, self.grant.key if self.grant else None)]
+
+    def _malformed(self, raw: bytes, text: str) -> list[Effect]:
+        """An OK where there is an id to answer to, a NOTICE where there is none."""
+        try:
+            value = _any(raw)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return self._refuse("invalid: expected a JSON array message")
+        id = value.get("id") if isinstance(value, dict) else None
+        if not isinstance(id, str) or len(id) > 64:
+            return self._refuse(text if isinstance(value, dict) else _EVENT_SHAPE)
+        return self._answer_bad(messages.ok(id, False, text))
+
+    def _may_write(self, event: Event) -> str | None:
+        if not self.authors:
+            return "auth-required: authentication required for snapshot writes"
+        if event.pubkey not in self.authors:
+            return "restricted: can only write your own snapshot state"
+        return None
+
+    # --- REQ, REQ-BATCH, COUNT, CLOSE ---
+
+    def _req(self, values: list[Any], now: int, batched: bool = False) -> list[Effect]:
+        verb = "REQ-BATCH" if batched else "REQ"
+        return self._query(verb, values, lambda name, wanted: Query(name, wanted, batched), opens=True)
+
+    def _req_batch(self, values: list[Any], now: int) -> list[Effect]:
+        return self._req(values, now, batched=True)
+
+    def _count(self, values: list[Any], now: int) -> list[Effect]:
+        return self._query("COUNT", values, Count, opens=False)
+
+    def _query(
+        self, verb: str, values: list[Any], make: Callable[[str, tuple[Filter, ...]], Effect], opens: bool
+    ) -> list[Effect]:
+        if len(values) < 2 or not isinstance(values[0], str) or not all(isinstance(v, dict) for v in values[1:]):
+            return self._refuse(f"invalid: {verb} requires a string subscription id and object filters")
+        name = values[0]
+        if not self._nameable(name):
+            return self._refuse(self._name_text())
+        before: list[Effect] = self._replace(name) if opens else []
+        try:
+            if len(values) - 1 > self._rules.filters:
+                raise Invalid(f"more than {self._rules.filters} filters")
+            wanted = tuple(filters.parse(value, self._rules.filter_values) for value in values[1:])
+        except Invalid as error:
+            return self._answer_bad(messages.closed(name, f"invalid: {error}"), *before)
+        if self._rules.private and (text := self._may_query(wanted)):
+            return self._answer_bad(messages.closed(name, text), *before)
+        if opens:
+            if len(self.open) >= self._rules.subscriptions:
+                return self._answer_bad(messages.closed(name, "rate-limited: too many subscriptions"))
+            self.open.add(name)
+        self._bad = 0
+        return [*before, make(name, wanted)]
+
+    def _may_query(self, wanted: tuple[Filter, ...]) -> str | None:
+        if not self.authors:
+            return "auth-required: authentication required for snapshot queries"
+        if any(filter.authors is None for filter in wanted):
+            return "restricted: snapshot queries must include an authors filter"
+        if any(not filter.authors <= self.authors for filter in wanted if filter.authors is not None):
+            return "restricted: can only query your own snapshot state"
+        return None
+
+    def _close(self, values: list[Any], now: int) -> list[Effect]:
+        if len(values) != 1 or not isinstance(values[0], str):
+            return self._refuse("invalid: CLOSE requires a string subscription id")
+        if not self._nameable(values[0]):
+            return self._refuse(self._name_text())
+        return [*self._replace(values[0]), Send(messages.closed(values[0], "closed"))]
+
+    def _replace(self, name: str) -> list[Effect]:
+        """A new subscription of the same id takes the place of the old one, whatever becomes of the new one."""
+        if name not in self.open:
+            return []
+        self.open.discard(name)
+        return [Cancel(name)]
+
+    def _nameable(self, name: str) -> bool:
+        return 1 <= len(name) <= self._rules.subscription_id_characters
+
+    def _name_text(self) -> str:
+        return f"invalid: a subscription id has 1 to {self._rules.subscription_id_characters} characters"
+
+    # --- CHANGES ---
+
+    def _changes(self, values: list[Any], now: int) -> list[Effect]:
+        if len(values) != 2 or not isinstance(values[0], str) or not isinstance(values[1], dict):
+            return self._refuse("invalid: CHANGES requires a string subscription id and an object filter")
+        name, raw = values
+        if not self._nameable(name):
+            return self._refuse(self._name_text())
+        before = self._replace(name)
+        try:
+            if self._rules.private:
+                self._may_follow(raw)
+            request = changes.parse(raw, self._rules.filter_values)
+        except Invalid as error:
+            return self._answer_bad(messages.changes_error(name, str(error)), *before)
+        if len(self.open) >= self._rules.subscriptions:
+            return self._answer_bad(messages.changes_error(name, "too many subscriptions"))
+        self.open.add(name)
+        self._bad = 0
+        return [*before, Changes(name, request)]
+
+    def _may_follow(self, raw: dict[str, Any]) -> None:
+        if not self.authors:
+            raise Invalid("auth-required: authentication required for snapshot changes")
+        authors = raw.get("authors")
+        if not isinstance(authors, list) or not authors:
+            raise Invalid("restricted: snapshot CHANGES must include an authors filter")
+        if any(not isinstance(author, str) or author not in self.authors for author in authors):
+            raise Invalid("restricted: can only query your own snapshot changes")
+
+    # --- TOKEN and AUTH ---
+
+    def _token(self, values: list[Any], now: int) -> list[Effect]:
+        if len(values) != 1 or not isinstance(values[0], str):
+            return self._refuse("invalid: TOKEN requires a string access key")
+        grant = find_grant(self._rules.grants() or [], values[0])
+        if grant is None:
+            return self._answer_bad(messages.token(values[0], False, "token-invalid: access key rejected"))
+        self.grant = grant
+        return [Send(messages.token(values[0], True))]
+
+    def _auth(self, values: list[Any], now: int) -> list[Effect]:
+        if len(values) != 1 or not isinstance(values[0], dict):
+            return self._refuse("invalid: AUTH requires an event")
+        raw = messages.encode(values[0])
+        try:
+            event, _ = nostr.parse(raw, self._rules.limits)
+        except Invalid as error:
+            return self._malformed(raw, f"invalid: {error}")
+        if text := self._may_authenticate(event, now):
+            return self._answer_bad(messages.ok(event.id, False, text))
+        return [Prove(event)]
+
+    def _may_authenticate(self, event: Event, now: int) -> str | None:
+        rules = self._rules
+        if not rules.private:
+            return "invalid: this relay asks for no authentication"
+        if rules.grants() is not None and self.grant is None:
+            return "token-required: present a valid access token before authenticating"
+        if event.kind != nostr.AUTH:
+            return f"invalid: an AUTH event is of kind {nostr.AUTH}"
+        if abs(event.created_at - now) > AUTH_TOLERANCE:
+            return "invalid: created_at is too far from the relay's time"
+        if not hmac.compare_digest((event.first("challenge") or "").encode(), self._challenge.encode()):
+            return "invalid: challenge does not match"
+        relay = event.first("relay")
+        if not relay or (rules.relay_url is not None and _authority(relay) != _authority(rules.relay_url)):
+            return "invalid: the relay tag does not name this relay"
+        if self.grant is not None and self.grant.pubkey not in (None, event.pubkey):
+            return "restricted: the access key belongs to another pubkey"
+        return None
+
+    def proven(self, event: Event, held: bool | None) -> list[Effect]:
+        """The signature of an AUTH event held, or not; None: it could not be checked, which is no yes."""
+        if held is None:
+            return [Send(messages.ok(event.id, False, messages.UNPROVEN))]
+        if not held:
+            return self._answer_bad(messages.ok(event.id, False, messages.FORGED))
+        self._bad = 0
+        self.authors |= {event.pubkey}
+        return [Send(messages.ok(event.id, True))]
+
+    # --- what the shell tells ---
+
+    def ended(self, subscription: str) -> None:
+        """A subscription has come to its end by itself."""
+        self.open.discard(subscription)
+
+
+_EVENT_SHAPE = "invalid: EVENT requires an event object"
+
+_HANDLERS: dict[str, Callable[[Session, list[Any], int], list[Effect]]] = {
+    "REQ": Session._req,
+    "REQ-BATCH": Session._req_batch,
+    "COUNT": Session._count,
+    "CLOSE": Session._close,
+    "CHANGES": Session._changes,
+    "AUTH": Session._auth,
+    "TOKEN": Session._token,
+}
+
+
+def _authority(url: str) -> str:
+    """Host and port of a relay url: all that must agree (NIP-42)."""
+    return url.lower().partition("://")[2].partition("/")[0]

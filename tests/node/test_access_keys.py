@@ -1,0 +1,200 @@
+"""Access keys on a private node: a key opens the door, and the door closes when it is taken back."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from authors import Author, now, snapshot
+from processes import Node, find_key, rows
+from sockets import ConnectionEnded, RelayClient
+
+REQUIRED = "token-required: present a valid access token before authenticating"
+REJECTED = "token-invalid: access key rejected"
+
+
+@pytest.fixture
+def keyed_node(start_node: Callable[..., Node]) -> Node:
+    """A private node with an admin and, to begin with, one key that nobody uses."""
+    own = start_node(admin=True, env={"PRIVATE": "true"})
+    make_key(own, label="unused")
+    return own
+
+
+def make_key(node: Node, **fields: Any) -> str:
+    answer = node.admin("POST", "keys", fields)
+    assert answer.status in (200, 201), answer.text
+    return find_key(answer.json())
+
+
+async def present(client: RelayClient, key: Any) -> list[Any]:
+    await client.send("TOKEN", key)
+    return await client.next("TOKEN")
+
+
+async def enter(node: Node, connect: Callable, key: str, author: Author) -> RelayClient:
+    """A connection with a key and a proven author."""
+    client = await connect(node)
+    assert await present(client, key) == ["TOKEN", key, True, ""]
+    ok = await client.authenticate(author, await client.challenge(), node.url)
+    assert ok.accepted, ok.message
+    return client
+
+
+async def shut_out(client: RelayClient, author: Author) -> bool:
+    """Whether this connection can no longer write: refused, or closed."""
+    try:
+        return not (await client.publish(snapshot(author, f"d{now()}", {"x": 1}), patience=5)).accepted
+    except (ConnectionEnded, OSError):
+        return True
+    except Exception as error:
+        if "close" in type(error).__name__.lower() or "close" in str(error).lower():
+            return True
+        raise
+
+
+async def test_a_key_comes_before_authentication(keyed_node: Node, connect: Callable, author: Author) -> None:
+    client = await connect(keyed_node)
+    challenge = await client.challenge()
+    ok = await client.authenticate(author, challenge, keyed_node.url)
+    assert (ok.accepted, ok.message) == (False, REQUIRED)
+    key = make_key(keyed_node)
+    assert await present(client, key) == ["TOKEN", key, True, ""]
+    assert (await client.authenticate(author, challenge, keyed_node.url)).accepted
+    assert (await client.publish(snapshot(author, "note", {"x": 1}))).accepted
+
+
+@pytest.mark.parametrize("key", ["", "sk_", "sk_" + "a" * 24, "é\u0000😀", "x" * 1000])
+async def test_an_unknown_key_is_rejected(keyed_node: Node, connect: Callable, author: Author, key: str) -> None:
+    client = await connect(keyed_node)
+    assert await present(client, key) == ["TOKEN", key, False, REJECTED]
+    ok = await client.authenticate(author, await client.challenge(), keyed_node.url)
+    assert (ok.accepted, ok.message) == (False, REQUIRED)
+
+
+async def test_a_private_node_without_keys_needs_none(
+    start_node: Callable[..., Node], connect: Callable, author: Author
+) -> None:
+    own = start_node(admin=True, env={"PRIVATE": "true"})
+    client = await connect(own)
+    assert (await client.authenticate(author, await client.challenge(), own.url)).accepted
+
+
+async def test_a_key_opens_nothing_by_itself(keyed_node: Node, connect: Callable, author: Author) -> None:
+    client = await connect(keyed_node)
+    key = make_key(keyed_node)
+    assert (await present(client, key))[2] is True
+    assert not (await client.publish(snapshot(author, "note", {"x": 1}))).accepted
+    assert (await client.tail(author)).error.startswith("auth-required:")
+
+
+@pytest.mark.parametrize("how", ["revoked", "deleted"])
+async def test_a_key_that_is_taken_back_closes_the_door(
+    keyed_node: Node, connect: Callable, author: Author, how: str
+) -> None:
+    key, other = make_key(keyed_node), make_key(keyed_node)
+    client = await enter(keyed_node, connect, key, author)
+    bystander_author = Author.random()
+    bystander = await enter(keyed_node, connect, other, bystander_author)
+    assert (await client.publish(snapshot(author, "note", {"x": 1}))).accepted
+    if how == "revoked":
+        assert keyed_node.admin("PATCH", f"keys/{key}", {"revoked": True}).status == 200
+    else:
+        assert keyed_node.admin("DELETE", f"keys/{key}").status in (200, 204)
+    assert await shut_out(client, author)
+    late = await connect(keyed_node)
+    assert await present(late, key) == ["TOKEN", key, False, REJECTED]
+    assert (await bystander.publish(snapshot(bystander_author, "note", {"x": 1}))).accepted
+
+
+async def test_a_live_feed_ends_when_its_key_is_revoked(keyed_node: Node, connect: Callable, author: Author) -> None:
+    key, other = make_key(keyed_node), make_key(keyed_node)
+    follower = await enter(keyed_node, connect, key, author)
+    writer = await enter(keyed_node, connect, other, author)
+    feed = await follower.tail(author, live=True)
+    keyed_node.admin("PATCH", f"keys/{key}", {"revoked": True})
+    await writer.store(snapshot(author, "secret", {"x": 1}))
+    control = await writer.tail(author, live=True)
+    await writer.store(snapshot(author, "another secret", {"x": 1}))
+    await writer.next_change(control.sub)
+    assert [frame for frame in follower.waiting(feed.sub) if isinstance(frame, list) and "EVENT" in frame] == []
+
+
+async def test_a_revoked_key_can_be_given_back(keyed_node: Node, connect: Callable, author: Author) -> None:
+    key = make_key(keyed_node)
+    keyed_node.admin("PATCH", f"keys/{key}", {"revoked": True})
+    keyed_node.admin("PATCH", f"keys/{key}", {"revoked": False})
+    client = await enter(keyed_node, connect, key, author)
+    assert (await client.publish(snapshot(author, "note", {"x": 1}))).accepted
+
+
+async def test_a_key_ends_when_it_expires(keyed_node: Node, connect: Callable, author: Author) -> None:
+    past = make_key(keyed_node, expires_at=now() - 10)
+    future = make_key(keyed_node, expires_at=now() + 1000)
+    brief = make_key(keyed_node, expires_at=now() + 2)
+    client = await connect(keyed_node)
+    assert await present(client, past) == ["TOKEN", past, False, REJECTED]
+    assert (await present(client, future))[2] is True
+    within = await enter(keyed_node, connect, brief, author)
+    await asyncio.sleep(3.2)
+    late = await connect(keyed_node)
+    assert (await present(late, brief))[2] is False
+    assert await shut_out(within, author)
+
+
+async def test_a_key_for_one_author_is_for_nobody_else(keyed_node: Node, connect: Callable, author: Author) -> None:
+    key = make_key(keyed_node, pubkey=author.pubkey)
+    client = await connect(keyed_node)
+    assert (await present(client, key))[2] is True
+    challenge = await client.challenge()
+    assert not (await client.authenticate(Author.random(), challenge, keyed_node.url)).accepted
+    assert (await client.authenticate(author, challenge, keyed_node.url)).accepted
+
+
+async def test_a_key_stores_no_more_than_its_limit(keyed_node: Node, connect: Callable, author: Author) -> None:
+    key = make_key(keyed_node, storage_limit_bytes=20_000)
+    client = await enter(keyed_node, connect, key, author)
+    oks = [await client.publish(snapshot(author, f"d{n}", {"x": 1}, content="x" * 3000)) for n in range(10)]
+    taken = [ok.accepted for ok in oks]
+    assert 3 <= sum(taken) <= 6 and taken == sorted(taken, reverse=True)
+    assert all(":" in ok.message for ok in oks)
+    assert len((await client.tail(author)).events) == sum(taken)
+    keyed_node.admin("PATCH", f"keys/{key}", {"storage_limit_bytes": None})
+    assert (await client.publish(snapshot(author, "more", {"x": 1}, content="x" * 3000))).accepted
+
+
+async def test_the_storage_of_a_key_is_counted_across_connections_and_restarts(
+    keyed_node: Node, connect: Callable, author: Author
+) -> None:
+    key = make_key(keyed_node, storage_limit_bytes=8_000)
+    client = await enter(keyed_node, connect, key, author)
+    assert (await client.publish(snapshot(author, "a", {"x": 1}, content="x" * 5000))).accepted
+    keyed_node.restart()
+    client = await enter(keyed_node, connect, key, author)
+    assert not (await client.publish(snapshot(author, "b", {"x": 1}, content="x" * 5000))).accepted
+
+
+async def test_keys_survive_a_restart(keyed_node: Node, connect: Callable, author: Author) -> None:
+    key, gone = make_key(keyed_node, label="kept"), make_key(keyed_node)
+    keyed_node.admin("PATCH", f"keys/{gone}", {"revoked": True})
+    keyed_node.restart()
+    await enter(keyed_node, connect, key, author)
+    client = await connect(keyed_node)
+    assert (await present(client, gone))[2] is False
+
+
+async def test_connections_show_the_key_and_the_authors(keyed_node: Node, connect: Callable, author: Author) -> None:
+    key = make_key(keyed_node)
+    client = await enter(keyed_node, connect, key, author)
+    await client.tail(author, sub="follow", live=True)
+    (row,) = rows(keyed_node.admin("GET", "connections").json())
+    assert row["authed_pubkeys"] == [author.pubkey]
+    assert row["live_changes_subscription_ids"] == ["follow"]
+    assert row["access_key"]
+
+
+async def test_a_key_in_an_odd_message_does_no_harm(keyed_node: Node, connect: Callable) -> None:
+    client = await connect(keyed_node)
+    for message in ('["TOKEN"]', '["TOKEN",null]', '["TOKEN",7]', '["TOKEN",["x"]]', '["TOKEN","\\ud800"]'):
+        await client.exchange(message)
+    assert keyed_node.alive

@@ -1,0 +1,198 @@
+"""The admin port: who may, what it says when one may not, and retention over HTTP."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from authors import Author, versions
+from processes import ADMIN_TOKEN, Node, Response, find_key, rows
+from sockets import RelayClient
+
+
+@pytest.fixture(scope="module")
+def admin_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    own = Node(tmp_path_factory.mktemp("admin"), env={"ADMIN_TOKEN": ADMIN_TOKEN}, token=ADMIN_TOKEN)
+    own.start()
+    yield own
+    own.end()
+
+
+def error(answer: Response) -> tuple[int, str]:
+    return answer.status, answer.json()["error"]
+
+
+@pytest.mark.parametrize("path", ["/admin/keys", "/admin/connections", "/admin/keys/sk_x"])
+def test_without_a_token_in_the_settings_the_admin_port_is_off(node: Node, path: str) -> None:
+    for token in (None, "anything", ""):
+        for method in ("GET", "POST", "PATCH", "DELETE"):
+            answer = node.http(method, path, {} if method in ("POST", "PATCH") else None, token=token)
+            assert error(answer) == (503, "admin not configured"), (method, token)
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/admin/keys"),
+        ("POST", "/admin/keys"),
+        ("PATCH", "/admin/keys/sk_x"),
+        ("DELETE", "/admin/keys/sk_x"),
+        ("GET", "/admin/connections"),
+        ("PATCH", "/admin/retention"),
+    ],
+)
+def test_the_admin_port_asks_for_the_token(admin_node: Node, method: str, path: str) -> None:
+    body = {} if method in ("POST", "PATCH") else None
+    assert error(admin_node.http(method, path, body)) == (401, "unauthorized")
+    for token in ("", "wrong", ADMIN_TOKEN[:-1], ADMIN_TOKEN + "x", ADMIN_TOKEN.upper(), "\u00e9"):
+        answer = admin_node.http(method, path, body, headers={"Authorization": f"Bearer {token}".encode()})
+        assert error(answer) == (401, "unauthorized"), token
+    for header in (ADMIN_TOKEN, f"Basic {ADMIN_TOKEN}", "Bearer"):
+        assert error(admin_node.http(method, path, body, headers={"Authorization": header})) == (401, "unauthorized")
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("DELETE", "keys"),
+        ("PUT", "keys"),
+        ("POST", "keys/sk_x"),
+        ("PUT", "keys/sk_x"),
+        ("POST", "connections"),
+        ("DELETE", "connections"),
+        ("POST", "retention"),
+        ("DELETE", "retention"),
+    ],
+)
+def test_a_wrong_method_is_told_so(admin_node: Node, method: str, path: str) -> None:
+    answer = admin_node.admin(method, path, {} if method in ("POST", "PUT") else None)
+    assert error(answer) == (405, "method not allowed")
+
+
+def test_the_retention_policy_is_open_to_read(admin_node: Node, node: Node) -> None:
+    for one in (admin_node, node):
+        answer = one.http("GET", "/admin/retention")
+        assert answer.status == 200 and "application/json" in answer.headers["content-type"]
+        policy = answer.json()
+        assert policy["payload_retention_days"] is None
+        assert policy["compaction_interval_seconds"] == 300
+
+
+def test_a_changed_policy_is_answered_whole_and_kept(start_node: Callable[..., Node]) -> None:
+    own = start_node(admin=True)
+    answer = own.admin("PATCH", "retention", {"payload_retention_days": 30, "compaction_interval_seconds": 60})
+    assert answer.status == 200
+    policy = answer.json()
+    assert policy["payload_retention_days"] == 30
+    assert policy["compaction_interval_seconds"] == 60
+    assert policy["compacted_snapshots"] == 0
+    assert policy["updated_at"] > 1_600_000_000_000
+    read = own.http("GET", "/admin/retention").json()
+    assert (read["payload_retention_days"], read["compaction_interval_seconds"]) == (30, 60)
+    part = own.admin("PATCH", "retention", {"payload_retention_days": None}).json()
+    assert (part["payload_retention_days"], part["compaction_interval_seconds"]) == (None, 60)
+    own.restart()
+    read = own.http("GET", "/admin/retention").json()
+    assert (read["payload_retention_days"], read["compaction_interval_seconds"]) == (None, 60)
+
+
+@pytest.mark.parametrize("body", ["", "{", "[]", "null", "1", '"x"', "\x00", '{"a":', b"\xff\xfe"])
+def test_a_body_that_is_no_object_is_told_so(admin_node: Node, body: str | bytes) -> None:
+    assert error(admin_node.admin("PATCH", "retention", body)) == (400, "invalid JSON object body")
+
+
+@pytest.mark.parametrize("value", [-1, 1.5, "1", True, [], {}])
+def test_days_that_are_no_days_are_told_so(admin_node: Node, value: Any) -> None:
+    answer = admin_node.admin("PATCH", "retention", {"payload_retention_days": value})
+    assert error(answer) == (400, "payload_retention_days must be a non-negative integer or null")
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.5, "1", True, None, [], {}])
+def test_an_interval_that_is_no_interval_is_told_so(admin_node: Node, value: Any) -> None:
+    answer = admin_node.admin("PATCH", "retention", {"compaction_interval_seconds": value})
+    assert error(answer) == (400, "compaction_interval_seconds must be a positive integer")
+
+
+def test_a_refused_change_changes_nothing(admin_node: Node) -> None:
+    before = admin_node.http("GET", "/admin/retention").json()
+    admin_node.admin("PATCH", "retention", {"payload_retention_days": 7, "compaction_interval_seconds": 0})
+    assert admin_node.http("GET", "/admin/retention").json() == before
+
+
+async def test_a_changed_policy_applies_at_once(
+    start_node: Callable[..., Node], connect: Callable, author: Author
+) -> None:
+    own = start_node(admin=True)
+    client: RelayClient = await connect(own)
+    await client.store(*versions(author, "note", 10))
+    assert own.compact(0)["compacted_snapshots"] == 6
+    assert own.compact(0)["compacted_snapshots"] == 0
+
+
+def test_access_keys_are_made_listed_changed_and_removed(admin_node: Node) -> None:
+    made = admin_node.admin("POST", "keys", {"label": "Ann's laptop"})
+    assert made.status in (200, 201)
+    key = find_key(made.json())
+    row = next(row for row in rows(admin_node.admin("GET", "keys").json()) if row.get("key") == key)
+    assert row["label"] == "Ann's laptop" and not row["revoked"]
+    assert row["storage_limit_bytes"] is None and row["pubkey"] is None
+    pubkey = Author.random().pubkey
+    change = {"label": "Ann's phone", "pubkey": pubkey, "revoked": True, "storage_limit_bytes": 1000}
+    assert admin_node.admin("PATCH", f"keys/{key}", change).status == 200
+    row = next(row for row in rows(admin_node.admin("GET", "keys").json()) if row.get("key") == key)
+    assert {name: row[name] for name in change} == change
+    assert admin_node.admin("DELETE", f"keys/{key}").status in (200, 204)
+    assert key not in admin_node.admin("GET", "keys").text
+    assert admin_node.admin("DELETE", f"keys/{key}").status == 404
+    assert admin_node.admin("PATCH", f"keys/{key}", {"label": "x"}).status == 404
+
+
+def test_every_access_key_is_another(admin_node: Node) -> None:
+    keys = {find_key(admin_node.admin("POST", "keys", {}).json()) for _ in range(20)}
+    assert len(keys) == 20
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "",
+        "[]",
+        "{",
+        {"label": 1},
+        {"pubkey": "x"},
+        {"pubkey": 1},
+        {"storage_limit_bytes": -1},
+        {"storage_limit_bytes": "1"},
+    ],
+    ids=str,
+)
+def test_a_key_that_makes_no_sense_is_refused(admin_node: Node, body: Any) -> None:
+    key = find_key(admin_node.admin("POST", "keys", {"label": "good"}).json())
+    answer = admin_node.admin("PATCH", f"keys/{key}", body)
+    assert answer.status == 400 and answer.json()["error"]
+
+
+async def test_connections_are_listed_with_what_they_follow(
+    admin_node: Node, connect: Callable, author: Author
+) -> None:
+    client: RelayClient = await connect(admin_node)
+    idle: RelayClient = await connect(admin_node)
+    await client.tail(author, sub="follow", live=True)
+    await client.tail(author, sub="ended")
+    await client.req({"authors": [author.pubkey]}, sub="query", live=True)
+    await idle.still_answers()
+    listed = rows(admin_node.admin("GET", "connections").json())
+    for row in listed:
+        assert {"id", "access_key", "authed_pubkeys", "live_changes_subscription_ids"} <= row.keys()
+        assert row["access_key"] is None and row["authed_pubkeys"] == []
+    assert len({row["id"] for row in listed}) == len(listed) >= 2
+    assert sorted(row["live_changes_subscription_ids"] for row in listed)[-1] == ["follow"]
+    await client.close_sub("follow")
+    listed = rows(admin_node.admin("GET", "connections").json())
+    assert all(row["live_changes_subscription_ids"] == [] for row in listed)
+
+
+def test_no_secret_is_in_the_log(admin_node: Node) -> None:
+    key = find_key(admin_node.admin("POST", "keys", {"label": "secret"}).json())
+    admin_node.http("GET", "/admin/keys", token="a-wrong-guess")
+    log = admin_node.log.read_text()
+    assert ADMIN_TOKEN not in log and key not in log and "a-wrong-guess" not in log

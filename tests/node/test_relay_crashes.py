@@ -1,0 +1,202 @@
+"""kill -9 at any moment: what was acknowledged is there, no position is ever reused, and the store verifies."""
+
+import asyncio
+import json
+import random
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from authors import EPOCH, Author, Event, heads, ids, snapshot, versions
+from processes import ANABRANCH, Node
+from sockets import ConnectionEnded, RelayClient
+from websockets.exceptions import ConnectionClosed
+
+GONE = (ConnectionEnded, ConnectionClosed, OSError)
+ROUNDS = [
+    pytest.param(5, id="5 rounds"),
+    pytest.param(30, id="30 rounds", marks=[pytest.mark.slow, pytest.mark.timeout(600)]),
+]
+
+
+class Witness:
+    """What the outside world was told: the ids that were acknowledged, and the id seen at each position."""
+
+    def __init__(self, author: Author) -> None:
+        self.author = author
+        self.acknowledged: set[str] = set()
+        self.positions: dict[int, str] = {}
+
+    def saw(self, seq: int, identity: str) -> None:
+        assert self.positions.setdefault(seq, identity) == identity, f"position {seq} was given twice"
+
+    async def publish(self, client: RelayClient, batches: list[list[Event]]) -> None:
+        try:
+            for batch in batches:
+                for event in batch:
+                    await client.send("EVENT", event)
+                for event in batch:
+                    _, identity, accepted, message = await client.next(("OK", event["id"]))
+                    assert accepted, message
+                    self.acknowledged.add(identity)
+        except GONE:
+            pass
+
+    async def follow(self, client: RelayClient, since: int) -> None:
+        try:
+            feed = await client.tail(self.author, since=since, live=True)
+            for seq, event in feed.events:
+                self.saw(seq, event["id"])
+            while True:
+                seq, event = await client.next_change(feed.sub, patience=60)
+                self.saw(seq, event["id"])
+        except GONE:
+            pass
+
+    async def check(self, client: RelayClient) -> None:
+        """A replay agrees with everything that was ever told."""
+        feed = await client.tail(self.author, since=0)
+        assert feed.error is None
+        replay = dict(zip(feed.seqs, feed.ids, strict=True))
+        assert len(set(feed.ids)) == len(feed.ids)
+        assert self.acknowledged <= set(feed.ids), "an acknowledged event is lost"
+        for seq, identity in self.positions.items():
+            assert replay.get(seq) == identity, f"position {seq} was told as another event, or is gone"
+        for seq, identity in replay.items():
+            self.saw(seq, identity)
+
+
+@pytest.mark.parametrize("rounds", ROUNDS)
+async def test_a_kill_during_ingest_loses_nothing_acknowledged(
+    start_node: Callable[..., Node], author: Author, rounds: int
+) -> None:
+    own, witness = start_node(), Witness(author)
+    for number in range(rounds):
+        tip = own.max_seq()
+        assert tip >= max(witness.positions, default=0)
+        async with (
+            RelayClient.open(own.url) as follower,
+            RelayClient.open(own.url) as one,
+            RelayClient.open(own.url) as two,
+            RelayClient.open(own.url) as three,
+        ):
+            await witness.check(one)
+            work = [
+                [[snapshot(author, f"{number}-{w}-{b}-{n}", {"x": 1}) for n in range(10)] for b in range(30)]
+                for w in range(3)
+            ]
+            tasks = [asyncio.create_task(witness.follow(follower, tip))]
+            pairs = zip((one, two, three), work, strict=True)
+            tasks += [asyncio.create_task(witness.publish(client, batches)) for client, batches in pairs]
+            await asyncio.sleep(0.02 + random.random() * 0.3)
+            own.kill9()
+            await asyncio.gather(*tasks)
+        own.verify()
+        own.start()
+    async with RelayClient.open(own.url) as client:
+        await witness.check(client)
+    assert witness.acknowledged
+
+
+@pytest.mark.parametrize("rounds", ROUNDS)
+async def test_a_kill_during_compaction_leaves_a_correct_node(start_node: Callable[..., Node], rounds: int) -> None:
+    own = start_node(admin=True)
+    for _ in range(rounds):
+        author = Author.random()
+        documents = [versions(author, f"d{n}", 8, content="x" * 1500) for n in range(40)]
+        async with RelayClient.open(own.url) as client:
+            for history in documents:
+                await client.store(*history)
+        compacting = asyncio.create_task(asyncio.to_thread(try_to_compact, own))
+        await asyncio.sleep(random.random() * 0.08)
+        own.kill9()
+        await compacting
+        own.verify()
+        own.start()
+        async with RelayClient.open(own.url) as client:
+            current = heads([event for history in documents for event in history])
+            assert (await client.bootstrap(author)).snapshots == current
+            for history in documents:
+                answer = await client.req({"ids": ids(history)})
+                told = {status["id"] for status in answer.statuses}
+                assert told | set(answer.ids) == set(ids(history)), "a compacted snapshot became unknown"
+                assert set(ids(history[4:])) <= set(answer.ids), "a retained snapshot lost its payload"
+    own.compact(0)
+    assert own.compact(0)["compacted_snapshots"] == 0
+    assert own.stop() == 0
+    own.verify()
+
+
+def kill_after(seconds: float, command: list[str], env: dict[str, str]) -> None:
+    """Start a command and kill it, unless it ends before."""
+    process = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def try_to_compact(node: Node) -> None:
+    try:
+        node.admin("PATCH", "retention", {"payload_retention_days": 0})
+    except Exception:
+        assert not node.alive
+
+
+@pytest.mark.parametrize("rounds", ROUNDS)
+async def test_a_kill_during_import_leaves_a_store_that_verifies_and_an_import_that_can_be_repeated(
+    start_node: Callable[..., Node], tmp_path: Path, author: Author, rounds: int
+) -> None:
+    own = start_node()
+    assert own.stop() == 0
+    file = tmp_path / "events.jsonl"
+    events = [snapshot(author, f"d{n}", {"x": 1}, created_at=EPOCH + n) for n in range(2000)]
+    file.write_text("".join(json.dumps(event) + "\n" for event in events))
+    command = [ANABRANCH, "import", str(file), "--data", str(own.data), "--json"]
+    for _ in range(rounds):
+        kill_after(0.15 + random.random() * 0.6, command, own.env)
+        own.verify()
+    done = own.cli("import", str(file), "--json")
+    assert done.returncode == 0, done.stderr
+    json.loads(done.stdout)
+    own.verify()
+    own.start()
+    async with RelayClient.open(own.url) as client:
+        feed = await client.tail(author)
+    assert sorted(feed.ids) == sorted(ids(events))
+
+
+async def test_a_kill_while_a_restart_is_under_way_does_no_harm(
+    start_node: Callable[..., Node], connect: Callable, author: Author
+) -> None:
+    own = start_node()
+    events = versions(author, "note", 50)
+    await (await connect(own)).store(*events)
+    own.kill9()
+    for delay in (0.05, 0.2, 0.4):
+        command = [ANABRANCH, "serve", "--host", "127.0.0.1", "--port", str(own.port), "--data", str(own.data)]
+        kill_after(delay, command, own.env)
+    own.verify()
+    own.start()
+    assert (await (await connect(own)).tail(author)).ids == ids(events)
+
+
+async def test_sigterm_drains_what_was_sent_and_exits_with_zero(
+    start_node: Callable[..., Node], author: Author
+) -> None:
+    own, witness = start_node(), Witness(author)
+    async with RelayClient.open(own.url) as client, RelayClient.open(own.url) as idle:
+        await idle.req({"authors": [author.pubkey]}, live=True)
+        batches = [[snapshot(author, f"{b}-{n}", {"x": 1}) for n in range(20)] for b in range(20)]
+        publishing = asyncio.create_task(witness.publish(client, batches))
+        await asyncio.sleep(0.1)
+        stopping = asyncio.create_task(asyncio.to_thread(own.stop))
+        assert await stopping == 0
+        await publishing
+        await idle.wait_ended()
+    own.verify()
+    own.start()
+    async with RelayClient.open(own.url) as client:
+        await witness.check(client)

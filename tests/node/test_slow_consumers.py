@@ -1,0 +1,131 @@
+"""A subscriber that stops reading is dropped, can resume by its checkpoint, and never slows anybody else."""
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from authors import NOTE, Author, Event, snapshot
+from bare_sockets import BareSocket
+from processes import Node
+from sockets import RelayClient
+
+BULK = "x" * 60_000
+
+
+@pytest.fixture(scope="module")
+def tight_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    """A node that lets little wait for a reader."""
+    own = Node(tmp_path_factory.mktemp("tight"), env={"LIMITS_SEND_BUFFER_BYTES": "1000000"})
+    own.start()
+    yield own
+    own.end()
+
+
+def stalled(node: Node, request: list) -> BareSocket:
+    """A subscriber that has read its EOSE and reads no more."""
+    bare = BareSocket(node.port, rcvbuf=4096)
+    bare.handshake()
+    bare.send(json.dumps(request))
+    while "EOSE" not in bare.read_message():
+        pass
+    return bare
+
+
+def live_changes(author: Author) -> list:
+    return ["CHANGES", "slow", {"mode": "tail", "since": 0, "authors": [author.pubkey], "kinds": [NOTE], "live": True}]
+
+
+def bulk(author: Author, count: int) -> list[Event]:
+    return [snapshot(author, f"d{n}", {"x": 1}, content=BULK) for n in range(count)]
+
+
+@pytest.mark.parametrize("verb", ["CHANGES", "REQ"])
+async def test_a_subscriber_that_stops_reading_is_dropped_and_others_are_not(
+    tight_node: Node, connect: Callable, author: Author, verb: str
+) -> None:
+    request = live_changes(author) if verb == "CHANGES" else ["REQ", "slow", {"authors": [author.pubkey]}]
+    slow = await asyncio.to_thread(stalled, tight_node, request)
+    writer, reader = await connect(tight_node), await connect(tight_node)
+    feed = await reader.tail(author, live=True)
+    events = bulk(author, 200)
+    for event in events:
+        await writer.store(event)
+        assert (await reader.next_change(feed.sub))[1]["id"] == event["id"]
+    with slow:
+        messages = await asyncio.to_thread(slow.read_until_end)
+    delivered = [message for message in messages if b'"EVENT"' in message[:40]]
+    assert len(delivered) < len(events), "nothing was held back from a reader that did not read"
+    await reader.still_answers()
+
+
+async def test_a_dropped_subscriber_resumes_by_its_checkpoint(
+    tight_node: Node, connect: Callable, author: Author
+) -> None:
+    slow = await asyncio.to_thread(stalled, tight_node, live_changes(author))
+    writer = await connect(tight_node)
+    events = bulk(author, 150)
+    await writer.store(*events)
+    with slow:
+        messages = await asyncio.to_thread(slow.read_until_end)
+    frames = [json.loads(message) for message in messages]
+    got = [(frame[3], frame[4]["id"]) for frame in frames if frame[0] == "CHANGES" and frame[2] == "EVENT"]
+    seqs = [seq for seq, _ in got]
+    assert seqs == sorted(set(seqs))
+    rest = await writer.tail(author, since=seqs[-1] if seqs else 0)
+    assert [identity for _, identity in got] + rest.ids == [event["id"] for event in events]
+
+
+async def test_a_long_replay_waits_for_its_reader(tight_node: Node, connect: Callable, author: Author) -> None:
+    """A replay is larger than the buffer: a reader that pauses is waited for, since nothing live is at stake."""
+    writer = await connect(tight_node)
+    events = bulk(author, 60)
+    await writer.store(*events)
+
+    def replay() -> list[list]:
+        with BareSocket(tight_node.port, rcvbuf=4096) as bare:
+            bare.handshake()
+            request = ["CHANGES", "slow", {"mode": "tail", "since": 0, "authors": [author.pubkey], "kinds": [NOTE]}]
+            bare.send(json.dumps(request))
+            time.sleep(1)
+            frames = [bare.read_message()]
+            while frames[-1][2] != "EOSE":
+                frames.append(bare.read_message())
+            return frames
+
+    frames = await asyncio.to_thread(replay)
+    assert [frame[4]["id"] for frame in frames[:-1]] == [event["id"] for event in events]
+
+
+async def test_many_stalled_subscribers_do_not_slow_a_publisher(
+    tight_node: Node, connect: Callable, author: Author
+) -> None:
+    stalled_ones = [await asyncio.to_thread(stalled, tight_node, live_changes(author)) for _ in range(10)]
+    writer = await connect(tight_node)
+    latencies = []
+    for event in bulk(author, 60):
+        began = time.perf_counter()
+        await writer.store(event)
+        latencies.append(time.perf_counter() - began)
+    for bare in stalled_ones:
+        bare.sock.close()
+    assert sorted(latencies)[len(latencies) // 2] < 0.5
+    await writer.still_answers()
+
+
+async def test_a_client_that_asks_and_never_reads_holds_nobody_up(
+    tight_node: Node, connect: Callable, author: Author
+) -> None:
+    writer: RelayClient = await connect(tight_node)
+    await writer.store(*bulk(author, 30))
+    greedy = BareSocket(tight_node.port, rcvbuf=4096)
+    greedy.handshake()
+    for n in range(40):
+        greedy.send(json.dumps(["REQ", f"g{n}", {"authors": [author.pubkey]}]))
+    began = time.perf_counter()
+    for _ in range(20):
+        await writer.still_answers()
+    assert time.perf_counter() - began < 5
+    greedy.sock.close()
+    await writer.still_answers()

@@ -12,10 +12,11 @@ import click
 import msgspec
 
 from anabranch.cli.admin import Admin
-from anabranch.cli.shell import Exit, Failure, Shell, now, options, rows, size
+from anabranch.cli.shell import Exit, Failure, Shell, options, rows, size
 from anabranch.cli.status import describe_policy
 from anabranch.config import Settings
 from anabranch.core.retention import Mode, Policy
+from anabranch.node import now
 from anabranch.store import compaction
 from anabranch.store.contract import StoreBusy
 from anabranch.store.runtime import RETENTION, policy_in_force
@@ -77,7 +78,7 @@ def _dry_run(store: SqliteStore, settings: Settings, overrides: dict[str, Any]) 
     with store.reader() as reader:
         policy = _policy(settings, reader.setting(RETENTION), overrides)
         report = compaction.Report(floor=reader.log().floor)
-        for step in compaction.steps(reader, policy, settings.retention.window(), now()):
+        for step in compaction.steps(reader, policy, settings.retention.window(), now.seconds()):
             compaction.add_up(step, report)
     return _answer(report, policy, dry_run=True, before=_file_bytes(store.folder), after=None)
 
@@ -88,7 +89,7 @@ def _compact(shell: Shell, store: SqliteStore, settings: Settings, overrides: di
         with store.reader() as reader, shell.progress("Compacting") as show:
             policy = _policy(settings, reader.setting(RETENTION), overrides)
             report = compaction.Report(floor=reader.log().floor)
-            for step in compaction.steps(reader, policy, settings.retention.window(), now()):
+            for step in compaction.steps(reader, policy, settings.retention.window(), now.seconds()):
                 compaction.carry_out(step, store.writer, report)
                 show(0, None, f"{report.compacted_snapshots:,} payloads, {size(report.compacted_bytes)}")
         # Bounded, should the file have been made without incremental vacuum: then no page ever goes back.

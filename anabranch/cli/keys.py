@@ -14,9 +14,10 @@ import click
 import msgspec
 
 from anabranch.cli.admin import Admin, key_path
-from anabranch.cli.shell import Failure, Shell, now, options, rows, size
+from anabranch.cli.shell import Failure, Shell, options, rows, size
 from anabranch.cli.units import PublicKeys, Size, Span, date
 from anabranch.config import Settings
+from anabranch.node import now
 from anabranch.store.contract import AccessKey, StoreBusy
 from anabranch.store.runtime import new_access_key
 from anabranch.store.sqlite import SqliteStore
@@ -133,7 +134,7 @@ def create_key(
     """Make an access key and print it."""
     if pubkey is not None and len(pubkey) > 1:
         raise click.BadParameter("one key has one public key", param_hint="--pubkey")
-    created_at = now()
+    created_at = now.seconds()
     wanted = AccessKey(
         key=new_access_key(),
         label=label,
@@ -173,14 +174,14 @@ def _masked(key: str) -> str:
 
 
 def _shown(key: AccessKey) -> dict[str, Any]:
-    return msgspec.to_builtins(key) | {"usable": key.usable(now())}
+    return msgspec.to_builtins(key) | {"usable": key.usable(now.seconds())}
 
 
 def _line(key: AccessKey, show: bool) -> str:
     used = size(key.used_bytes) + (
         f" of {size(key.storage_limit_bytes)}" if key.storage_limit_bytes is not None else ""
     )
-    state = "revoked" if key.revoked else "usable" if key.usable(now()) else "expired"
+    state = "revoked" if key.revoked else "usable" if key.usable(now.seconds()) else "expired"
     pairs = [
         (key.key if show else _masked(key.key), state),
         ("  label", key.label or "-"),

@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from anabranch.cli.shell import Shell, options
+from anabranch.cli.shell import Failure, Shell, options
 
 
 @click.command()
@@ -37,8 +37,11 @@ def demo(pace: float, fast: bool, debug: bool) -> None:
     """
 
     def tell() -> None:
-        from anabranch.demo import tell_story
+        from anabranch.demo import Untrue, tell_story
 
-        tell_story(0 if fast else pace)
+        try:
+            tell_story(0 if fast else pace)
+        except Untrue as untrue:
+            raise Failure(f"the story does not hold: {untrue}") from untrue
 
     Shell(None, None, False, debug).run(tell)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import os
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import IntEnum
@@ -50,14 +49,6 @@ class Failure(Exception):
     def __init__(self, text: str, code: Exit = Exit.FAILED) -> None:
         super().__init__(text)
         self.code = code
-
-
-def now() -> int:
-    return int(time.time())
-
-
-def now_ms() -> int:
-    return int(time.time() * 1000)
 
 
 class Shell:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import sys
-import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any
@@ -13,8 +12,9 @@ from typing import IO, Any
 import click
 import msgspec
 
-from anabranch.cli.shell import Exit, Failure, Shell, now_ms, options, rows
+from anabranch.cli.shell import Exit, Failure, Shell, options, rows
 from anabranch.cli.units import Kinds, PublicKeys, Time
+from anabranch.node import now
 from anabranch.store import transfer
 from anabranch.store.contract import StoreBusy
 from anabranch.store.sqlite import SqliteStore
@@ -41,7 +41,7 @@ def export_command(
     """
     settings = shell.settings()
     selector = transfer.Selector(kinds, authors, since, until, heads_only)
-    out = click.get_binary_stream("stdout")
+    out = sys.stdout.buffer
     written = 0
     with SqliteStore.inspect(Path(settings.data)).reader() as reader, shell.progress("Exporting") as show:
         for line in transfer.export(reader, selector, lambda position, tip: show(position, tip, "")):
@@ -68,9 +68,9 @@ def import_command(shell: Shell, file: str, rejected_file: Path | None) -> None:
     event is does not matter here; one that has expired is rejected.
     """
     settings = shell.settings()
-    started = time.monotonic()
+    started = now.monotonic()
     with ExitStack() as stack:
-        stream: IO[bytes] = click.get_binary_stream("stdin") if file == "-" else stack.enter_context(open(file, "rb"))
+        stream: IO[bytes] = sys.stdin.buffer if file == "-" else stack.enter_context(open(file, "rb"))
         rejects = stack.enter_context(rejected_file.open("wb")) if rejected_file is not None else None
         try:
             store = SqliteStore.open(Path(settings.data), settings.durability.upper())
@@ -81,7 +81,7 @@ def import_command(shell: Shell, file: str, rejected_file: Path | None) -> None:
         total = _length(stream)
 
         def progress(report: transfer.Report) -> None:
-            pace = report.lines / max(time.monotonic() - started, 0.001)
+            pace = report.lines / max(now.monotonic() - started, 0.001)
             show(
                 stream.tell() if total else report.lines,
                 total,
@@ -99,13 +99,13 @@ def import_command(shell: Shell, file: str, rejected_file: Path | None) -> None:
             store.writer,
             limits=settings.event_limits(),
             kinds=settings.kind_policy(),
-            now_ms=now_ms,
+            now_ms=now.milliseconds,
             workers=settings.verify_workers,
             progress=progress,
             rejected=reject,
         )
         tip = store.writer.log().tip
-    taken = time.monotonic() - started
+    taken = now.monotonic() - started
     answer: dict[str, Any] = {
         "lines": report.lines,
         "stored": report.stored,

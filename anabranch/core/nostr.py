@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 import coincurve
 import msgspec
@@ -123,7 +124,10 @@ def parse(raw: bytes | memoryview | msgspec.Raw, limits: Limits) -> tuple[Event,
 
 def _without_strangers(raw: bytes, event: Event) -> bytes:
     """The bytes as they came, unless they say more than was signed: then only what was signed."""
-    names = [name for name, _ in json.loads(raw, object_pairs_hook=lambda pairs: pairs)]
+    try:
+        names = [name for name, _ in json.loads(raw, object_pairs_hook=lambda pairs: pairs, parse_int=str)]
+    except (ValueError, RecursionError):
+        raise Invalid("malformed event: an unknown field cannot be read") from None
     if len(set(names)) < len(names):
         raise Invalid("malformed event: a field stands twice")
     # A line break can only stand between tokens, where a blank does as well: an event is always one line.
@@ -196,10 +200,17 @@ def verify(events: Iterable[Event]) -> list[bool]:
 
 
 def _signature_holds(digest: bytes, pubkey: bytes, signature: bytes) -> bool:
+    key = _public_key(pubkey)
+    return key is not None and key.verify(signature, digest)
+
+
+@lru_cache(maxsize=4096)
+def _public_key(pubkey: bytes) -> coincurve.PublicKeyXOnly | None:
+    """The point that a key stands for, or None: finding it costs a tenth of a check, and authors come back."""
     try:
-        return coincurve.PublicKeyXOnly(pubkey).verify(signature, digest)
-    except ValueError:  # not a point of the curve
-        return False
+        return coincurve.PublicKeyXOnly(pubkey)
+    except ValueError:
+        return None
 
 
 # --- making events (clients, tests, the demo) --------------------------------------------------------------------

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import msgspec
 
@@ -20,6 +20,8 @@ from anabranch.core.token import START, Position
 from anabranch.store.contract import Facts, Reader, StoreError
 from anabranch.store.signatures import Answer, Signatures
 from anabranch.store.sql import tag_keys
+
+T = TypeVar("T")
 
 PAGE = 1_000
 FINDINGS_MAX = 1_000
@@ -96,8 +98,13 @@ class _Check:
 
     def run(self, progress: Progress) -> Findings:
         found = self._findings
-        log = self._reader.log()
-        for text in self._reader.damage():
+        try:
+            log = self._reader.log()
+        except _UNREADABLE as error:
+            found.add(None, None, f"the log cannot be read: {error}", RESTORE)
+            return found
+        nothing: list[str] = []
+        for text in self._attempt("the file", self._reader.damage, nothing):
             found.add(None, None, f"the file itself: {text}", RESTORE)
         if not 1 <= log.floor <= log.tip + 1:
             found.add(None, None, f"floor {log.floor} is outside 1 to {log.tip + 1}", RESTORE)
@@ -108,12 +115,20 @@ class _Check:
                 last = facts.position
             self._check_page(page)
             progress(last, log.tip)
-        if (beyond := self._beyond(log.tip)) is not None:
-            found.add(beyond, None, "lies beyond the tip, where the next operation will want to be", RESTORE)
         self._look_for_missing(last, Position(log.tip + 1))
+        if (beyond := self._attempt("what lies beyond the tip", lambda: self._beyond(log.tip), None)) is not None:
+            found.add(beyond, None, "lies beyond the tip, where the next operation will want to be", RESTORE)
         self._settle_signatures(0)
-        self._count_tag_rows(log.tip)
+        self._attempt("the tag rows", lambda: self._count_tag_rows(log.tip), None)
         return found
+
+    def _attempt(self, what: str, look: Callable[[], T], otherwise: T) -> T:
+        """A check that could not be made is a finding too."""
+        try:
+            return look()
+        except _UNREADABLE as error:
+            self._findings.add(None, None, f"{what} could not be checked: {error}", RESTORE)
+            return otherwise
 
     # --- reading ---
 
@@ -176,8 +191,8 @@ class _Check:
         for facts in page:
             self._findings.checked += 1
             event, wrong = self._examine(facts)
-            if wrong and (again := self._reader.facts(Position(facts.position - 1), 1)):
-                event, wrong = self._examine(again[0]) if again[0].position == facts.position else (None, [])
+            if wrong:
+                event, wrong = self._examine_again(facts, event, wrong)
             for what, advice in wrong:
                 self._findings.add(facts.position, facts.id, what, advice)
             if event is not None:
@@ -189,6 +204,16 @@ class _Check:
         if proofs:
             self._open.append((proven, self._signatures.start(b"".join(proofs))))
             self._settle_signatures(self._signatures.open_max)
+
+    def _examine_again(
+        self, facts: Facts, event: Event | None, wrong: list[tuple[str, str]]
+    ) -> tuple[Event | None, list[tuple[str, str]]]:
+        """What looked wrong may have been changing just then, or be gone by now."""
+        try:
+            rows = self._reader.facts(Position(facts.position - 1), 1)
+        except _UNREADABLE:
+            return event, wrong
+        return self._examine(rows[0]) if rows and rows[0].position == facts.position else (None, [])
 
     def _examine(self, facts: Facts) -> tuple[Event | None, list[tuple[str, str]]]:
         """The event behind the facts, and what is wrong with it or them."""
@@ -215,19 +240,23 @@ class _Check:
         except ValueError as invalid:
             return event, [*wrong, (f"does not belong to its family: {invalid}", REBUILD)]
         wrong += [(text, REBUILD) for text in _differences(facts, operation)]
-        if operation.family is Family.PLAIN:
-            wrong += [(text, REBUILD) for text in self._plain_head(facts)]
-        keys = tag_keys(event)
-        if keys and (rows := self._reader.tag_rows(facts.position, facts.created_at, keys)) < len(keys):
-            wrong.append((f"{len(keys) - rows} of its {len(keys)} tag rows are missing", REBUILD))
+        try:
+            wrong += [(text, REBUILD) for text in self._kept_beside(facts, event)]
+        except _UNREADABLE as error:
+            wrong.append((f"what is kept beside it cannot be read: {error}", RESTORE))
         return event, wrong
 
-    def _plain_head(self, facts: Facts) -> Iterator[str]:
-        """A retained replaceable event is the one current version; what is no version of anything has no mark."""
-        if (facts.document is not None) != facts.head:
-            yield "head mark is wrong" if facts.head else "head mark is missing"
-        elif facts.document is not None and (count := len(self._reader.heads(facts.document))) > 1:
-            yield f"is one of {count} current versions, and a replaceable event has one"
+    def _kept_beside(self, facts: Facts, event: Event) -> Iterator[str]:
+        """Of a replaceable event, the one head's mark (snapshots: `_check_document`); of any, the tag rows."""
+        if facts.family is Family.PLAIN:
+            current = 0 if facts.document is None else len(self._reader.heads(facts.document))
+            if (facts.document is not None) != facts.head:
+                yield "head mark is wrong" if facts.head else "head mark is missing"
+            elif current > 1:
+                yield f"is one of {current} current versions, and a replaceable event has one"
+        keys = tag_keys(event)
+        if keys and (rows := self._reader.tag_rows(facts.position, event.created_at, keys)) < len(keys):
+            yield f"{len(keys) - rows} of its {len(keys)} tag rows are missing"
 
     def _settle_signatures(self, open_max: int) -> None:
         while len(self._open) > open_max:

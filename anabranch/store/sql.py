@@ -74,6 +74,14 @@ def _insert_sql(table: str, columns: int, width: int) -> str:
     return _INSERTS[key]
 
 
+def by_id(count: int, table: str = "") -> str:
+    """The condition that an operation has one of the ids bound to ?1, ?2 … — through the index, which holds only
+    the first eight bytes of each: half the pages to write for every group, and as sure, since the rest is compared."""
+    those = range(1, count + 1)
+    short = ",".join(f"substr(?{number},1,8)" for number in those)
+    return f"substr({table}id,1,8) IN ({short}) AND {table}id IN ({','.join(f'?{number}' for number in those)})"
+
+
 def marks(values: Sequence[Any]) -> str:
     return ",".join("?" * len(values))
 

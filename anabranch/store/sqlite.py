@@ -151,7 +151,7 @@ def connect(path: Path, synchronous: str) -> apsw.Connection:
     connection.set_busy_timeout(10_000)
     connection.pragma("synchronous", synchronous)
     connection.pragma("cache_size", -65_536)
-    connection.pragma("wal_autocheckpoint", 4_000)
+    connection.pragma("wal_autocheckpoint", 2_000)
     connection.pragma("journal_size_limit", 67_108_864)
     return connection
 
@@ -160,6 +160,7 @@ def _create(path: Path) -> None:
     connection = apsw.Connection(str(path))
     try:
         connection.set_busy_timeout(10_000)
+        connection.pragma("page_size", 8_192)
         connection.pragma("auto_vacuum", 2)  # incremental: space goes back in small steps
         connection.pragma("journal_mode", "wal")
         schema.migrate(connection, stream=str(uuid.uuid4()), epoch=str(uuid.uuid4()))

@@ -29,7 +29,7 @@ from anabranch.store.contract import (
     StoreError,
     TooSlow,
 )
-from anabranch.store.sql import chunks, marks
+from anabranch.store.sql import by_id, chunks, marks
 from anabranch.store.sqlite_select import Select, count_sql
 
 _decode_clock = msgspec.json.Decoder(dict[str, int]).decode
@@ -95,14 +95,14 @@ class SqliteReader:
             row[0].hex()
             for chunk in chunks(wanted, 512)
             for row in self._rows(
-                f"SELECT id FROM operations WHERE state = 1 AND id IN ({marks(chunk)}) ORDER BY id",
+                f"SELECT id FROM operations WHERE {by_id(len(chunk))} AND state = 1 ORDER BY id",
                 [bytes.fromhex(id) for id in chunk],
             )
         ]
 
     def state(self, id: str) -> State | None:
         """Retained, compacted, removed, or None: never heard of."""
-        found = self._value("SELECT state FROM operations WHERE id = ?", (bytes.fromhex(id),))
+        found = self._value(f"SELECT state FROM operations WHERE {by_id(1)}", (bytes.fromhex(id),))
         return None if found is None else State(found)
 
     # --- the changes feed ---
@@ -233,6 +233,7 @@ class SqliteReader:
         """What SQLite itself finds wrong with the file, and rows that point nowhere."""
         found = [row[0] for row in self._rows("PRAGMA integrity_check") if row[0] != "ok"]
         for name, sql in {
+            "ids that stand twice": "SELECT count(*) - count(DISTINCT id) FROM operations",
             "payloads without an operation": "SELECT count(*) FROM payloads p WHERE NOT EXISTS "
             "(SELECT 1 FROM operations o WHERE o.position = p.position AND o.state = 0)",
             "tags without an operation": "SELECT count(*) FROM tags t WHERE NOT EXISTS "

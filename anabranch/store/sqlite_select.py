@@ -13,7 +13,7 @@ from typing import Any
 
 from anabranch.core.filter import Filter
 from anabranch.core.snapshots import SYNC_RANGE
-from anabranch.store.sql import chunks, marks, tag_key
+from anabranch.store.sql import by_id, chunks, marks, tag_key
 
 Rows = Callable[[str, Sequence[Any]], list[Any]]
 _PROBE = 2_000  # how far candidates are counted when two indexes could lead
@@ -48,7 +48,7 @@ class Select:
         groups = chunks(keys, 256) if lead == "id" else ([key] for key in keys)
         merged = len(keys) > 1
         for group in groups:
-            statement = sql.replace("KEYS", marks(group))
+            statement = sql.replace("KEYS", marks(group)).replace("BY_ID", by_id(len(group), "o."))
             bindings = [*group, since, _END if until is None else until, *residual, self._now, limit]
             for row in self._rows(statement, bindings):
                 found[row[0]] = row
@@ -93,7 +93,7 @@ def _walk(lead: str, filter: Filter) -> tuple[str, list[Any]]:
     """The statement that walks one key of an index from the newest, and the bindings after key and time."""
     tagged = "tags t CROSS JOIN operations o ON o.position = t.position WHERE t.tag IN (KEYS)"
     source, time = {
-        "id": ("operations o WHERE o.id IN (KEYS)", "o.created_at"),
+        "id": ("operations o WHERE BY_ID", "o.created_at"),
         "author": ("operations o INDEXED BY operation_by_author WHERE o.author IN (KEYS)", "o.created_at"),
         "kind": ("operations o INDEXED BY operation_by_kind WHERE o.kind IN (KEYS)", "o.created_at"),
         "time": ("operations o INDEXED BY operation_by_time WHERE KEYS = 0", "o.created_at"),

@@ -12,7 +12,7 @@ import io
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import IO, Protocol
+from typing import IO, Protocol, cast
 
 import msgspec
 
@@ -103,7 +103,7 @@ class LineReader(Protocol):
 
 def decompressed(stream: IO[bytes]) -> LineReader:
     """The stream itself, or what it says uncompressed when it begins as gzip does."""
-    buffered = stream if isinstance(stream, io.BufferedReader) else io.BufferedReader(stream)  # type: ignore[arg-type]
+    buffered = stream if isinstance(stream, io.BufferedReader) else io.BufferedReader(cast(io.RawIOBase, stream))
     return gzip.GzipFile(fileobj=buffered) if buffered.peek(2).startswith(GZIP_MAGIC) else buffered
 
 

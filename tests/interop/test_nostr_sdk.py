@@ -24,6 +24,7 @@ from nostr_sdk import (
     Tag,
     Timestamp,
 )
+from nostr_sdk.nostr_sdk import uniffi_set_event_loop
 from processes import Node
 
 WAIT = timedelta(seconds=10)
@@ -32,6 +33,7 @@ WAIT = timedelta(seconds=10)
 @asynccontextmanager
 async def connected(node: Node, keys: Keys | None = None) -> AsyncIterator[Client]:
     """A client on one relay; with keys it answers NIP-42 challenges."""
+    uniffi_set_event_loop(asyncio.get_running_loop())
     builder = ClientBuilder()
     if keys is not None:
         builder = builder.authenticator(SignerAuthenticator(keys))

@@ -45,7 +45,7 @@ async def test_a_subscriber_that_joins_in_a_burst_gets_every_position_once_and_i
     work = shares(author, writers, each)
     total = writers * each
     tip = node.max_seq()
-    publishing = asyncio.gather(*(write(await connect(node), share, window) for share in work))
+    publishing = asyncio.gather(*[write(await connect(node), share, window) for share in work])
     following = []
     while not publishing.done() and len(following) < 24:
         following.append(asyncio.create_task(follow_changes(await connect(node), author, tip, total)))
@@ -73,7 +73,7 @@ async def test_a_query_that_joins_in_a_burst_gets_every_event_once(
             found.append(frame[2]["id"])
         return found
 
-    publishing = asyncio.gather(*(write(await connect(node), share, 10) for share in work))
+    publishing = asyncio.gather(*[write(await connect(node), share, 10) for share in work])
     following = []
     while not publishing.done() and len(following) < 16:
         following.append(asyncio.create_task(follow(await connect(node))))
@@ -88,7 +88,7 @@ async def test_live_queries_and_feeds_agree_on_the_order(node: Node, connect: Ca
     reader = await connect(node)
     answer = await reader.req({"authors": [author.pubkey]}, live=True)
     feed = await reader.tail(author, since=node.max_seq(), live=True)
-    await asyncio.gather(*(write(await connect(node), share, 20) for share in work))
+    await asyncio.gather(*[write(await connect(node), share, 20) for share in work])
     by_feed = [(await reader.next_change(feed.sub))[1]["id"] for _ in range(360)]
     by_query = [(await reader.next_of(answer.sub))[2]["id"] for _ in range(360)]
     assert by_feed == by_query
@@ -100,7 +100,7 @@ async def test_a_subscriber_that_comes_and_goes_resumes_by_its_checkpoint(
     """A client that keeps the last position it has seen may drop its connection at any moment."""
     work = shares(author, 4, 120)
     tip = node.max_seq()
-    publishing = asyncio.gather(*(write(await connect(node), share, 10) for share in work))
+    publishing = asyncio.gather(*[write(await connect(node), share, 10) for share in work])
     checkpoint, seen = tip, []
     while len(seen) < 480:
         async with RelayClient.open(node.url) as reader:
@@ -122,7 +122,7 @@ async def test_subscriptions_that_open_and_close_in_a_burst_leave_nothing_behind
     work = shares(author, 2, 150)
     reader = await connect(node)
     steady = await reader.tail(author, since=node.max_seq(), live=True)
-    publishing = asyncio.gather(*(write(await connect(node), share, 5) for share in work))
+    publishing = asyncio.gather(*[write(await connect(node), share, 5) for share in work])
     churned = []
     while not publishing.done():
         feed = await reader.tail(author, since=steady.eose, live=True)
@@ -141,7 +141,7 @@ async def test_subscriptions_that_open_and_close_in_a_burst_leave_nothing_behind
 async def test_a_long_burst_with_many_subscribers_loses_nothing(node: Node, connect: Callable, author: Author) -> None:
     work = shares(author, 8, 1000)
     tip = node.max_seq()
-    publishing = asyncio.gather(*(write(await connect(node), share, 50) for share in work))
+    publishing = asyncio.gather(*[write(await connect(node), share, 50) for share in work])
     following = []
     while not publishing.done() and len(following) < 60:
         following.append(asyncio.create_task(follow_changes(await connect(node), author, tip, 8000)))

@@ -36,6 +36,13 @@ def test_the_relay_document_is_json_for_everybody(node: Node) -> None:
     assert answer.headers["access-control-allow-origin"] == "*"
 
 
+@pytest.mark.parametrize(
+    "accept", ["application/nostr+json, */*", "APPLICATION/NOSTR+JSON", "application/nostr+json;q=0.9"]
+)
+def test_the_relay_document_is_found_among_other_wishes(node: Node, accept: str) -> None:
+    assert "snapshot_sync" in node.http("GET", "/", headers={"Accept": accept}).json()
+
+
 def test_a_browser_may_ask_first(node: Node) -> None:
     headers = {"Origin": "https://app.example", "Access-Control-Request-Method": "GET"}
     answer = node.http("OPTIONS", "/", headers=headers)

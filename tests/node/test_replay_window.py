@@ -1,9 +1,11 @@
 """The replay window: what can be replayed is advertised, what cannot is told, and bootstrap works all the same."""
 
+import asyncio
+import time
 from collections.abc import Callable
 
 import pytest
-from authors import EPOCH, NOTE, Author, ids, snapshot, versions
+from authors import EPOCH, NOTE, Author, ids, now, snapshot, versions
 from processes import Node
 from sockets import RelayClient
 
@@ -94,6 +96,27 @@ async def test_a_checkpoint_beyond_the_tip_promises_nothing(client: RelayClient,
     assert feed.error is not None or (feed.eose or 0) <= node.max_seq() + 1000
     assert feed.events == []
     await client.still_answers()
+
+
+async def test_a_position_is_not_given_again_when_its_event_has_gone(
+    start_node: Callable[..., Node], connect: Callable, author: Author
+) -> None:
+    """The last event of the log expires (NIP-40) and is removed: the next one does not take its place."""
+    own = start_node(admin=True)
+    client = await connect(own)
+    first = snapshot(author, "first", {"x": 1})
+    end = now() + 1
+    await client.store(first)
+    await client.store(author.event(1, "brief", [["expiration", str(end)]]))
+    await asyncio.sleep(end + 1.1 - time.time())
+    own.compact(0)
+    own.restart()
+    client = await connect(own)
+    assert own.max_seq() == 2
+    await client.store(snapshot(author, "next", {"x": 1}))
+    assert (await client.tail(author)).seqs == [1, 3]
+    own.stop()
+    own.verify()
 
 
 async def delete_documents(client: RelayClient, author: Author, count: int, start: int = EPOCH) -> list[list[str]]:

@@ -1,0 +1,274 @@
+"""Export and import: what goes out comes in again, and nothing that is not proven comes in at all."""
+
+import functools
+import gzip
+import io
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from anabranch.core import clock as clocks
+from anabranch.core.nostr import Event, Keys, Limits, serialise
+from anabranch.core.operation import KindPolicy
+from anabranch.store import signatures, transfer
+from anabranch.store.sqlite import SqliteStore
+from anabranch.store.transfer import Rejection, Report, Selector
+
+AUTHOR, OTHER = Keys(b"\x07" * 32), Keys(b"\x08" * 32)
+START = 1_700_000_000
+NOW_MS = (START + 1_000_000) * 1000
+
+
+def snapshot(d: str, clock: dict[str, int], at: int, keys: Keys = AUTHOR) -> Event:
+    return keys.sign(42061, [["d", d], ["o", "put"], *clocks.tags(clock)], "sealed", at)
+
+
+@functools.cache
+def history() -> list[Event]:
+    return [
+        snapshot("a", {"x": 1}, START),
+        snapshot("a", {"x": 2}, START + 1),
+        snapshot("a", {"x": 1, "y": 1}, START + 2),
+        snapshot("b", {"x": 1}, START + 3, OTHER),
+        AUTHOR.sign(1, [["t", "water"]], "plain", START + 4),
+        AUTHOR.sign(0, [], "profile", START + 5),
+    ]
+
+
+def jsonl(events: Iterable[Event]) -> bytes:
+    return b"".join(serialise(event) + b"\n" for event in events)
+
+
+def load(store: SqliteStore, data: bytes | io.BufferedIOBase, **rest: object) -> Report:
+    stream = io.BytesIO(data) if isinstance(data, bytes) else data
+    options = {"limits": Limits(), "kinds": KindPolicy(), "now_ms": lambda: NOW_MS, "workers": 0, **rest}
+    return transfer.import_lines(transfer.decompressed(stream), store.writer, **options)
+
+
+def dump(store: SqliteStore, selector: Selector = transfer.EVERYTHING) -> list[str]:
+    """The ids that an export carries."""
+    with store.reader() as reader:
+        return [json.loads(line)["id"] for line in transfer.export(reader, selector)]
+
+
+@pytest.fixture
+def store(tmp_path: Path):
+    store = SqliteStore.open(tmp_path / "one")
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def filled(store: SqliteStore) -> SqliteStore:
+    assert load(store, jsonl(history())).stored == len(history())
+    return store
+
+
+def ids(*events: Event) -> list[str]:
+    return [event.id for event in events]
+
+
+# --- export ----------------------------------------------------------------------------------------------------------
+
+
+def test_export_gives_the_signed_bytes_in_the_order_of_the_log(filled: SqliteStore) -> None:
+    with filled.reader() as reader:
+        assert b"".join(transfer.export(reader)) == jsonl(history())
+
+
+def test_export_reads_the_log_by_pages(filled: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transfer, "PAGE", 2)
+    assert dump(filled) == ids(*history())
+
+
+def test_export_leaves_out_what_has_no_payload(filled: SqliteStore) -> None:
+    filled.writer.compact([1])
+    assert dump(filled) == ids(*history()[1:])
+
+
+@pytest.mark.parametrize(
+    ("selector", "expected"),
+    [
+        (Selector(kinds=frozenset({1, 0})), [4, 5]),
+        (Selector(authors=frozenset({OTHER.pubkey})), [3]),
+        (Selector(since=START + 4), [4, 5]),
+        (Selector(until=START + 1), [0, 1]),
+        (Selector(since=START + 1, until=START + 2), [1, 2]),
+        (Selector(heads_only=True), [1, 2, 3, 4, 5]),
+        (Selector(kinds=frozenset({42061}), heads_only=True), [1, 2, 3]),
+    ],
+)
+def test_export_takes_what_the_selector_takes(filled: SqliteStore, selector: Selector, expected: list[int]) -> None:
+    assert dump(filled, selector) == [history()[index].id for index in expected]
+
+
+# --- round trip ------------------------------------------------------------------------------------------------------
+
+
+def test_an_export_imported_elsewhere_has_the_same_heads_and_bytes(filled: SqliteStore, tmp_path: Path) -> None:
+    with filled.reader() as reader:
+        exported = b"".join(transfer.export(reader))
+        documents = {facts.document for facts in reader.facts() if facts.document}
+        heads = {document: [facts.id for facts in reader.heads(document)] for document in documents}
+    other = SqliteStore.open(tmp_path / "two")
+    assert load(other, exported).stored == len(history())
+    with other.reader() as reader:
+        assert {document: [facts.id for facts in reader.heads(document)] for document in documents} == heads
+        assert b"".join(transfer.export(reader)) == exported
+    other.close()
+
+
+def test_the_heads_are_the_same_whatever_the_order_of_the_lines(store: SqliteStore) -> None:
+    load(store, jsonl(reversed(history())))
+    assert sorted(dump(store, Selector(kinds=frozenset({42061}), heads_only=True))) == sorted(ids(*history()[1:4]))
+
+
+# --- import ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_import_run_again_stores_nothing(filled: SqliteStore) -> None:
+    report = load(filled, jsonl(history()))
+    assert (report.lines, report.stored, report.duplicate) == (6, 0, 6)
+
+
+def test_an_older_replaceable_event_is_superseded(filled: SqliteStore) -> None:
+    report = load(filled, jsonl([AUTHOR.sign(0, [], "old profile", START)]))
+    assert (report.stored, report.superseded, report.rejected) == (0, 1, 0)
+
+
+def test_bad_lines_are_counted_named_and_never_the_end(store: SqliteStore) -> None:
+    good = history()
+    forged_signature = serialise(good[0]).replace(good[0].sig.encode(), good[1].sig.encode())
+    forged_content = serialise(good[1]).replace(b"sealed", b"opened")
+    lines = [
+        serialise(good[2]),
+        b"this is not json",
+        forged_signature,
+        b"",
+        forged_content,
+        b'["EVENT", {}]',
+        b"\xff\xfe\x00",
+        serialise(AUTHOR.sign(42061, [["d", "a"]], "", START)),
+        serialise(AUTHOR.sign(45000, [], "", START)),
+        serialise(AUTHOR.sign(20001, [], "", START)),
+        serialise(AUTHOR.sign(1, [["expiration", str(START)]], "", START)),
+        serialise(good[3]),
+    ]
+    told: list[Rejection] = []
+    report = load(store, b"\n".join(lines), rejected=told.append)
+    assert (report.lines, report.stored, report.rejected) == (11, 2, 9)
+    assert [rejection.line for rejection in report.rejections] == [2, 3, 5, 6, 7, 8, 9, 10, 11]
+    reasons = {rejection.line: rejection.reason for rejection in report.rejections}
+    assert reasons[3] == "signature does not hold"
+    assert reasons[5] == "id does not match the event"
+    assert reasons[8] == "missing or malformed snapshot metadata"
+    assert reasons[9] == "non-snapshot event kind requires explicit classification"
+    assert reasons[10] == "an ephemeral event is not stored"
+    assert reasons[11] == "event has expired"
+    assert told[0] == Rejection(2, reasons[2], b"this is not json")
+    assert sorted(dump(store)) == sorted(ids(good[2], good[3]))
+
+
+def test_only_the_first_rejections_are_kept_and_all_are_told(store: SqliteStore) -> None:
+    told: list[Rejection] = []
+    report = load(store, b"{}\n" * 2500, rejected=told.append)
+    assert (report.rejected, len(report.rejections), len(told)) == (2500, transfer.REJECTIONS_TOLD, 2500)
+    assert [rejection.line for rejection in told] == list(range(1, 2501))
+
+
+def test_what_its_author_deleted_does_not_come_back(store: SqliteStore) -> None:
+    note = AUTHOR.sign(1, [], "a mistake", START)
+    load(store, jsonl([note, AUTHOR.sign(5, [["e", note.id]], "", START + 1)]))
+    report = load(store, jsonl([note]))
+    assert report.rejections[0].reason == "blocked: deleted by its author"
+
+
+class Watched(io.RawIOBase):
+    """An endless-looking line in the middle, and no way to read it whole unnoticed."""
+
+    def __init__(self, before: bytes, filler: int, after: bytes) -> None:
+        self._parts = [io.BytesIO(before), None, io.BytesIO(b"\n" + after)]
+        self._filler = filler
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: bytearray) -> int:
+        while self._parts:
+            part = self._parts[0]
+            if part is None:
+                size = min(len(buffer), self._filler)
+                buffer[:size] = b"x" * size
+                self._filler -= size
+            else:
+                size = part.readinto(buffer)
+            if size:
+                return size
+            self._parts.pop(0)
+        return 0
+
+
+def test_an_oversize_line_is_skipped_without_being_held(store: SqliteStore) -> None:
+    import tracemalloc
+
+    good = history()
+    stream = io.BufferedReader(Watched(jsonl(good[:1]), 64 << 20, jsonl(good[1:])))
+    tracemalloc.start()
+    report = load(store, stream)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (report.stored, report.rejected) == (len(good), 1)
+    assert report.rejections[0].line == 2
+    assert "larger than" in report.rejections[0].reason
+    assert peak < 8 << 20
+
+
+@pytest.mark.parametrize("extra", [0, 1, 2, 3])
+def test_a_line_is_too_long_exactly_above_the_limit(store: SqliteStore, extra: int) -> None:
+    event = history()[0]
+    limits = Limits(event_bytes=len(serialise(event)) + 1 - extra)
+    report = load(store, jsonl([event, history()[1]]), limits=limits)
+    assert report.lines == 2
+    assert (report.stored, report.rejected) == ((2, 0) if extra <= 1 else (0, 2))
+
+
+def test_gzip_is_read_as_what_it_holds(store: SqliteStore) -> None:
+    assert load(store, gzip.compress(jsonl(history()))).stored == len(history())
+
+
+def test_a_torn_gzip_stores_what_came_before_the_tear_and_says_so(store: SqliteStore) -> None:
+    data = gzip.compress(jsonl(history()))
+    report = load(store, data[:-12])
+    assert report.broken
+    assert report.stored + report.rejected == report.lines
+    assert load(store, data).broken is None
+    assert len(dump(store)) == len(history())
+
+
+def test_windows_line_ends_a_byte_order_mark_and_a_missing_last_line_end_are_no_matter(store: SqliteStore) -> None:
+    data = b"\xef\xbb\xbf" + jsonl(history()).replace(b"\n", b"\r\n").removesuffix(b"\r\n")
+    report = load(store, data)
+    assert (report.stored, report.rejected) == (len(history()), 0)
+
+
+def test_groups_go_through_worker_processes_in_order(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(signatures, "INLINE_FIRST", 0)
+    monkeypatch.setattr(transfer, "GROUP", 7)
+    events = [AUTHOR.sign(1, [], f"note {n}", START + n) for n in range(100)]
+    forged = serialise(events[50]).replace(events[50].sig.encode(), events[51].sig.encode())
+    data = jsonl(events[:50]) + forged + b"\n" + jsonl(events[51:])
+    seen: list[int] = []
+    report = load(store, data, workers=2, progress=lambda report: seen.append(report.stored))
+    assert (report.stored, report.rejected) == (99, 1)
+    assert report.rejections == [Rejection(51, "signature does not hold")]
+    assert dump(store) == ids(*events[:50], *events[51:])
+    assert seen == sorted(seen)
+
+
+def test_a_group_is_one_transaction(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transfer, "GROUP", 4)
+    tips: list[int] = []
+    load(store, jsonl(history()), progress=lambda report: tips.append(store.writer.log().tip))
+    assert tips == [4, 6]

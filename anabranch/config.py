@@ -156,6 +156,13 @@ class Setting:
         return ".".join(self.path)
 
     @property
+    def may_be_unset(self) -> bool:
+        try:
+            return msgspec.convert(None, self.type) is None
+        except msgspec.ValidationError:
+            return False
+
+    @property
     def variable(self) -> str:
         return PREFIX + "_".join(self.path).upper()
 
@@ -285,7 +292,7 @@ def _from_text(setting: Setting, text: str) -> Any:
     try:
         if "tuple" in str(setting.type):
             return tuple(int(part) for part in text.replace(" ", "").split(",") if part)
-        if text == "" and "None" in str(setting.type):
+        if text == "" and setting.may_be_unset:
             return None
         return msgspec.convert(text, setting.type, strict=False)
     except (ValueError, msgspec.ValidationError) as error:
@@ -298,9 +305,11 @@ def _explain(error: str) -> str:
 
 
 def _check(settings: Settings) -> None:
-    overlapping = set(settings.companion_kinds) & set(settings.pass_through_kinds)
-    if overlapping:
-        raise ConfigError(f"kinds {sorted(overlapping)} are both companion and pass-through; choose one")
+    named: dict[int, str] = {}
+    for standing in ("snapshot", "companion", "pass_through"):
+        for kind in getattr(settings, f"{standing}_kinds"):
+            if named.setdefault(kind, standing) != standing:
+                raise ConfigError(f"kind {kind} is in both {named[kind]}_kinds and {standing}_kinds; choose one")
     outside = [kind for kind in settings.snapshot_kinds if not snapshots.in_range(kind)]
     if outside:
         raise ConfigError(f"snapshot_kinds {outside} are outside the sync range 40000 to 49999")

@@ -7,6 +7,7 @@ never look at them. `signed` is for the tests that do.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from hypothesis import strategies as st
 
@@ -139,7 +140,7 @@ def histories(draw: st.DrawFn, max_size: int = 24) -> list[Event]:
 def groupings(draw: st.DrawFn, of: Sequence[Event]) -> list[list[Event]]:
     """The same sequence, cut into groups anywhere."""
     cuts = sorted(draw(st.sets(st.integers(0, len(of)))) | {0, len(of)})
-    return [list(of[low:high]) for low, high in zip(cuts, cuts[1:], strict=False)]
+    return [list(of[low:high]) for low, high in pairwise(cuts)]
 
 
 @st.composite

@@ -36,6 +36,12 @@ class ChangesQuery(msgspec.Struct, frozen=True):
     actions: frozenset[Action] | None = None
     collections: frozenset[str] | None = None
 
+    @property
+    def impossible(self) -> bool:
+        """Whether a condition is an empty set, so that nothing can ever match."""
+        sets = (self.kinds, self.coordinates, self.actions, self.collections)
+        return any(values is not None and not values for values in sets)
+
 
 class ChangesRequest(msgspec.Struct, frozen=True):
     mode: Mode

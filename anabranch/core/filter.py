@@ -28,15 +28,23 @@ class Filter(msgspec.Struct, frozen=True):
     limit: int | None = None
     tags: tuple[tuple[str, frozenset[str]], ...] = ()
 
+    @property
+    def impossible(self) -> bool:
+        """Whether a condition is an empty set, so that nothing can ever match."""
+        sets = (self.ids, self.authors, self.kinds, *(values for _, values in self.tags))
+        return any(values is not None and not values for values in sets)
+
     def live(self) -> Filter:
         """What of the filter counts for events yet to come."""
         return msgspec.structs.replace(self, limit=None)
 
 
 def parse(raw: Any, values_max: int) -> Filter:
-    """The filter that a decoded JSON value spells, or `Invalid`. At most `values_max` values in one list."""
+    """The filter that a decoded JSON value spells, or `Invalid`. At most `values_max` values in all its lists."""
     if not isinstance(raw, dict):
         raise Invalid("a filter must be an object")
+    if sum(len(value) for value in raw.values() if isinstance(value, list)) > values_max:
+        raise Invalid(f"a filter has more than {values_max} values")
     fields: dict[str, Any] = {}
     tags: list[tuple[str, frozenset[str]]] = []
     for key, value in raw.items():

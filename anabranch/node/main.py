@@ -24,7 +24,7 @@ from anabranch.node.readers import Readers
 from anabranch.node.replay import Replay
 from anabranch.node.retention import Retention
 from anabranch.node.writing import WriterThread
-from anabranch.store.contract import StoreError
+from anabranch.store.contract import StoreBusy, StoreError
 from anabranch.store.sqlite import SqliteStore
 from anabranch.wire import frames, messages
 from anabranch.wire.session import Rules
@@ -189,7 +189,7 @@ def serve(settings: Settings) -> int:
         store = SqliteStore.open(Path(settings.data), "FULL" if settings.durability == "full" else "NORMAL")
     except StoreError as error:
         print(f"anabranch: {error}", file=sys.stderr)
-        return 4 if "in use" in str(error) else 1
+        return 4 if isinstance(error, StoreBusy) else 1
     _raise_file_limit()
     try:
         import uvloop

@@ -160,11 +160,7 @@ class Replay:
 
     async def _page(self, request: ChangesRequest, since: Position, size: int) -> Page:
         return await self._readers.run(
-            lambda r: (
-                r.changes(request.query, since, request.until, max(1, size), request.include_compacted, now.seconds())
-                if size
-                else _nothing(r, since)
-            )
+            lambda r: r.changes(request.query, since, request.until, size, request.include_compacted, now.seconds())
         )
 
     def _send_page(self, consumer: Consumer, subscription: Subscription, page: Page) -> None:
@@ -238,10 +234,6 @@ class Replay:
             consumer.subscription_ended(name)
         except ConnectionError:
             pass  # the consumer is gone, and its subscriptions with it
-
-
-def _nothing(reader: Reader, since: Position) -> Page:
-    return Page([], since, reader.log())
 
 
 def _framed(reader: Reader, subscription: Subscription, positions: list[int]) -> tuple[bytes, int]:

@@ -36,6 +36,7 @@ class Forget(msgspec.Struct, frozen=True):
 
 class Expire(msgspec.Struct, frozen=True):
     now: int
+    count: int
 
 
 Step = RaiseFloor | Compact | Forget | Expire
@@ -61,7 +62,8 @@ def steps(
     """The work to do, a small piece at a time. `horizons` tells of the bootstraps that are being sent just then."""
     if (floor := reader.window_floor(window, now * 1000)) > reader.log().floor:
         yield RaiseFloor(floor)
-    yield Expire(now)
+    if expired := reader.expired(now):
+        yield Expire(now, expired)
     yield from _forgettable(reader, policy)
     cutoff = policy.cutoff(now)
     after = b""
@@ -99,8 +101,7 @@ def carry_out(step: Step, writer: Writer, report: Report) -> None:
             report.compacted_snapshots += count
             report.compacted_bytes += freed
         case Forget(documents):
-            writer.forget(documents)
-            report.forgotten_documents += len(documents)
+            report.forgotten_documents += writer.forget(documents)
         case Expire(now):
             while count := writer.expire(now, EXPIRED_A_STEP):
                 report.expired += count
@@ -116,3 +117,5 @@ def add_up(step: Step, report: Report) -> None:
             report.compacted_bytes += bytes
         case Forget(documents):
             report.forgotten_documents += len(documents)
+        case Expire(_, count):
+            report.expired += count

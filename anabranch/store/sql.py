@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import apsw
 
 from anabranch.core.nostr import Event
+from anabranch.store.contract import StoreError
 
 T = TypeVar("T")
 
@@ -30,27 +32,20 @@ def tag_key(name: str, value: str) -> bytes:
     return name.encode() + encoded
 
 
-class transaction:
-    """BEGIN IMMEDIATE … COMMIT, or ROLLBACK on any exception."""
-
-    def __init__(self, db: apsw.Connection) -> None:
-        self._db = db
-
-    def __enter__(self) -> None:
-        self._db.execute("BEGIN IMMEDIATE")
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            try:
-                self._db.execute("COMMIT")
-                return
-            except apsw.Error:
-                if not self._db.in_transaction:
-                    raise
-                self._db.execute("ROLLBACK")
-                raise
-        if self._db.in_transaction:
-            self._db.execute("ROLLBACK")
+@contextmanager
+def transaction(db: apsw.Connection) -> Iterator[None]:
+    """BEGIN IMMEDIATE … COMMIT, or ROLLBACK on any exception. What SQLite cannot do is a `StoreError`."""
+    try:
+        db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            db.execute("COMMIT")
+        except BaseException:
+            if db.in_transaction:
+                db.execute("ROLLBACK")
+            raise
+    except apsw.Error as error:
+        raise StoreError(f"nothing was changed: {error}") from error
 
 
 def insert(db: apsw.Connection, table: str, columns: int, values: list[Any]) -> None:

@@ -75,7 +75,10 @@ class SqliteStore:
         """Open for reading only, also beside a running node."""
         if not (folder / DATABASE).exists():
             raise StoreError(f"no store in {folder}; `anabranch serve --data {folder}` makes one")
-        return cls(folder, None, "FULL")
+        store = cls(folder, None, "FULL")
+        with store.reader() as reader:
+            reader.check_schema()
+        return store
 
     @property
     def writer(self) -> SqliteWriter:

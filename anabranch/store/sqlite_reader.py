@@ -19,6 +19,7 @@ from anabranch.core.filter import Filter
 from anabranch.core.operation import Action, Family, State
 from anabranch.core.retention import DeletedDocument, ReplayWindow, Version
 from anabranch.core.token import START, Log, Position
+from anabranch.store import schema
 from anabranch.store.contract import (
     AccessKey,
     Entry,
@@ -30,12 +31,12 @@ from anabranch.store.contract import (
     TooSlow,
 )
 from anabranch.store.sql import by_id, chunks, marks
-from anabranch.store.sqlite_select import Select, count_sql
+from anabranch.store.sqlite_select import Select, count_sql, matching_sql
 
 _decode_clock = msgspec.json.Decoder(dict[str, int]).decode
 _FACTS = (
     "o.position, o.id, o.author, o.kind, o.created_at, o.family, o.state, o.head, o.action, o.document, o.coordinate, "
-    "o.collection, o.clock, p.raw, o.size, o.received_at"
+    "o.collection, o.clock, p.raw, o.size, o.received_at, o.expires_at"
 )
 
 
@@ -63,6 +64,15 @@ class SqliteReader:
         rows = self._rows(sql, bindings)
         return rows[0][0] if rows else None
 
+    def check_schema(self) -> None:
+        """Raise `StoreError` for a file that this release cannot read."""
+        version = self._value("PRAGMA user_version")
+        if version != schema.VERSION:
+            raise StoreError(
+                f"{self._path} has schema {version}, and this release reads {schema.VERSION}: "
+                + ("use the newer release" if version > schema.VERSION else "start a node on it once to bring it up")
+            )
+
     def log(self) -> Log:
         row = self._rows("SELECT stream, epoch, floor, tip FROM log")[0]
         return Log(row[0], row[1], Position(row[2]), Position(row[3]))
@@ -76,8 +86,11 @@ class SqliteReader:
 
     def count(self, filters: Sequence[Filter], now: int) -> int:
         """How many stored events match at least one of the filters (`limit` does not count)."""
-        sql, bindings = count_sql(filters, now)
-        return int(self._value(sql, bindings))
+        possible = [filter for filter in filters if not filter.impossible]
+        if len(possible) == 1:
+            return int(self._value(*count_sql(possible[0], now)))
+        with self._moment():
+            return len({row[0] for filter in possible for row in self._rows(*matching_sql(filter, now))})
 
     def payloads(self, positions: Sequence[int]) -> list[tuple[Position, bytes]]:
         """The payloads still there, in the order asked for."""
@@ -111,6 +124,8 @@ class SqliteReader:
         """The heads of an author's documents at one moment, by ascending (created_at, id)."""
         conditions, bindings = _feed_conditions(query)
         with self._moment() as log:
+            if query.impossible:
+                return Selection(array("q"), log.tip)
             if self._value("SELECT EXISTS (SELECT 1 FROM operations WHERE state = 0 AND expires_at IS NOT NULL)"):
                 conditions.append("(o.expires_at IS NULL OR o.expires_at > ?)")
                 bindings.append(now)
@@ -136,7 +151,11 @@ class SqliteReader:
         Without a query it is the whole log, every family.
         """
         with self._moment() as log:
-            last = log.tip if until is None else min(until, log.tip)
+            last = Position(log.tip if until is None else min(until, log.tip))
+            if limit == 0:
+                return Page([], since, log)
+            if query is not None and query.impossible:
+                return Page([], max(last, since), log)
             conditions, bindings = (["1"], []) if query is None else _feed_conditions(query)
             if query is not None:
                 conditions.append("o.family = 1")
@@ -185,6 +204,7 @@ class SqliteReader:
                 row[13],
                 row[14],
                 row[15],
+                row[16],
             )
             for row in self._rows(
                 f"SELECT {_FACTS} FROM operations o LEFT JOIN payloads p ON p.position = o.position WHERE {condition}",
@@ -264,6 +284,16 @@ class SqliteReader:
             (document,),
         )
         return [(Version(Position(row[0]), row[1].hex(), row[2], _decode_clock(row[3])), row[4]) for row in rows]
+
+    def expired(self, now: int) -> int:
+        """How many retained operations have expired."""
+        return int(
+            self._value(
+                "SELECT count(*) FROM operations INDEXED BY operation_expiring "
+                "WHERE state = 0 AND expires_at IS NOT NULL AND expires_at <= ?",
+                (now,),
+            )
+        )
 
     def crowded_authors(self, cap: int) -> list[str]:
         """Authors with more than `cap` documents that have a tombstone for a head."""

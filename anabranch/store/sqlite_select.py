@@ -29,7 +29,7 @@ class Select:
         found: dict[int, Any] = {}
         for filter in filters:
             limit = limit_max if filter.limit is None else min(filter.limit, limit_max)
-            if limit > 0:
+            if limit > 0 and not filter.impossible:
                 for row in self._newest(filter, limit):
                     found[row[0]] = row
         rows = list(found.values())
@@ -130,15 +130,16 @@ def _conditions(filter: Filter, lead: str = "") -> tuple[list[str], list[Any]]:
     return conditions, bindings
 
 
-def count_sql(filters: Sequence[Filter], now: int) -> tuple[str, list[Any]]:
-    """A statement that counts what matches at least one of the filters."""
-    parts: list[str] = []
-    bindings: list[Any] = []
-    for filter in filters:
-        conditions, values = _conditions(filter)
-        parts.append(
-            "SELECT o.position FROM operations o WHERE o.state = 0 AND (o.expires_at IS NULL OR o.expires_at > ?) "
-            f"AND o.created_at BETWEEN ? AND ?{''.join(f' AND {condition}' for condition in conditions)}"
-        )
-        bindings += [now, filter.since or 0, _END if filter.until is None else filter.until, *values]
-    return f"SELECT count(*) FROM ({' UNION '.join(parts)})", bindings
+def matching_sql(filter: Filter, now: int) -> tuple[str, list[Any]]:
+    """A statement that gives the positions of all that a filter matches."""
+    conditions, values = _conditions(filter)
+    return (
+        "SELECT o.position FROM operations o WHERE o.state = 0 AND (o.expires_at IS NULL OR o.expires_at > ?) "
+        f"AND o.created_at BETWEEN ? AND ?{''.join(f' AND {condition}' for condition in conditions)}",
+        [now, filter.since or 0, _END if filter.until is None else filter.until, *values],
+    )
+
+
+def count_sql(filter: Filter, now: int) -> tuple[str, list[Any]]:
+    sql, bindings = matching_sql(filter, now)
+    return f"SELECT count(*) FROM ({sql})", bindings

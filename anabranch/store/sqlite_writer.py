@@ -63,22 +63,19 @@ class SqliteWriter:
 
     def append(self, offers: Sequence[Offer], received_at: int) -> list[Outcome]:
         """Store a group. One outcome an offer, in order; when this returns, what is `Stored` is on disk."""
-        try:
-            with transaction(self._db):
-                return _Group(self._db, received_at, self).append(offers)
-        except apsw.Error as error:
-            raise StoreError(f"append failed: {error}") from error
+        with transaction(self._db):
+            return _Group(self._db, received_at, self).append(offers)
 
     # --- forgetting ---
 
     def compact(self, positions: Sequence[Position]) -> tuple[int, int]:
         """Drop the payloads at these positions, but of no head: a plan may have grown old. How many went, and bytes."""
-        with self._forgetting():
+        with transaction(self._db):
             return self._drop(positions, State.COMPACTED, "head = 0 AND family = 1")
 
     def remove(self, ids: Sequence[str]) -> int:
         """Remove operations for good (the operator's word); the heads of their documents are found anew."""
-        with self._forgetting():
+        with transaction(self._db):
             positions = [
                 row[0]
                 for chunk in chunks([bytes.fromhex(id) for id in ids], 500)
@@ -88,7 +85,7 @@ class SqliteWriter:
 
     def expire(self, now: int, limit: int) -> int:
         """Remove what has expired (NIP-40), at most `limit`."""
-        with self._forgetting():
+        with transaction(self._db):
             rows = self._all(
                 "SELECT position FROM operations INDEXED BY operation_expiring "
                 "WHERE state = 0 AND expires_at IS NOT NULL AND expires_at <= ? LIMIT ?",
@@ -98,35 +95,40 @@ class SqliteWriter:
 
     def raise_floor(self, floor: Position) -> Position:
         """Move the floor up, never down, and at most to just above the tip. Where it stands now."""
-        with self._forgetting():
+        with transaction(self._db):
             self._db.execute("UPDATE log SET floor = max(floor, min(?, tip + 1))", (floor,))
             return self.log().floor
 
     def forget(self, documents: Sequence[bytes]) -> int:
-        """Let documents go altogether, facts and all. The floor must stand above them already."""
-        with self._forgetting():
+        """Let documents go altogether, facts and all, if still fully deleted and below the floor. How many went."""
+        with transaction(self._db):
             floor, forgotten = self.log().floor, 0
             for document in documents:
                 rows = self._all(
-                    "SELECT position FROM operations INDEXED BY history "
-                    "WHERE family = 1 AND head = 0 AND document = ?1 UNION ALL "
-                    "SELECT position FROM operations INDEXED BY head_by_document WHERE head = 1 AND document = ?1",
+                    "SELECT position, 1 FROM operations INDEXED BY history "
+                    "WHERE family = 1 AND head = 0 AND document = ?1 UNION ALL SELECT position, action = 1 "
+                    "FROM operations INDEXED BY head_by_document WHERE head = 1 AND document = ?1",
                     (document,),
                 )
                 positions = [row[0] for row in rows]
-                if positions and max(positions) < floor:
+                if positions and max(positions) < floor and all(deletes for _, deletes in rows):
                     self._drop(positions, State.REMOVED, "family = 1")
                     for chunk in chunks(positions, 500):
                         self._db.execute(f"DELETE FROM operations WHERE position IN ({marks(chunk)})", chunk)
-                    forgotten += len(positions)
+                    forgotten += 1
             return forgotten
 
     def return_space(self, pages: int) -> bool:
         """Give free pages back to the file system, at most so many; True while there are more."""
-        self._all(f"PRAGMA incremental_vacuum({int(pages)})")
-        if self._value("PRAGMA freelist_count"):
-            return True
-        self._db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+        try:
+            before = self._value("PRAGMA freelist_count")
+            self._all(f"PRAGMA incremental_vacuum({int(pages)})")
+            left = self._value("PRAGMA freelist_count")
+            if 0 < left < before:
+                return True
+            self._db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+        except apsw.Error as error:
+            raise StoreError(f"space could not be returned: {error}") from error
         return False
 
     def new_epoch(self) -> str:
@@ -135,9 +137,6 @@ class SqliteWriter:
         with transaction(self._db):
             self._db.execute("UPDATE log SET epoch = ?", (epoch,))
         return epoch
-
-    def _forgetting(self) -> transaction:
-        return transaction(self._db)
 
     def _remove(self, positions: Sequence[int]) -> int:
         documents = {
@@ -296,7 +295,7 @@ class _Group:
                 if any(nostr.newer(one.created_at, one.id, event.created_at, event.id) for one in current):
                     return Superseded()
                 head = 1
-                self._supersede(one.position for one in current)
+                self._supersede(current)
                 self._heads[operation.document] = [version]
         self._add(operation, id, head, offer.access_key)
         if event.kind == nostr.DELETION and operation.family is Family.PLAIN:
@@ -344,11 +343,12 @@ class _Group:
             else:
                 self._demoted.append(position)
 
-    def _supersede(self, positions: Iterable[int]) -> None:
-        positions = list(positions)
-        if any(position in self._rows for position in positions):
+    def _supersede(self, versions: Sequence[_Head]) -> None:
+        if any(version.position in self._rows for version in versions):
             self._write()  # replaced within its own group: rare, so it is written first and then replaced
-        self._superseded += positions
+        for version in versions:
+            self._superseded.append(version.position)
+            self._known[bytes.fromhex(version.id)] = State.REMOVED
 
     def _is_deleted(self, operation: Operation, id: bytes) -> bool:
         author = bytes.fromhex(operation.event.pubkey)
@@ -402,12 +402,12 @@ class _Group:
         self._writer._anything_deleted |= bool(targets)
         self._writer._remove(positions)
         gone = set(positions)
+        for chunk in chunks(positions, 256):
+            for row in self._writer._all(f"SELECT id FROM operations WHERE position IN ({marks(chunk)})", chunk):
+                self._known[row[0]] = State.REMOVED
         for document, current in self._heads.items():
             if any(head.position in gone for head in current):
                 self._heads[document] = self._stored_heads(document)
-        for id in [id for id, *_ in targets]:
-            if id in self._known:
-                self._known[id] = State(self._writer._value(f"SELECT state FROM operations WHERE {by_id(1)}", (id,)))
 
     def _stored_heads(self, document: bytes) -> list[_Head]:
         rows = self._writer._all(

@@ -277,9 +277,7 @@ def test_groups_are_decided_as_if_operations_had_come_one_by_one(stores: Stores,
         statistics = opened.reader.statistics()
         assert statistics.operations == len(model.records)
         assert statistics.retained == sum(r.state is State.RETAINED for r in model.records)
-        assert statistics.payload_bytes == sum(
-            len(r.operation.raw) for r in model.records if r.state is State.RETAINED
-        )
+        assert statistics.payload_bytes == sum(len(r.operation.raw) for r in model.records if r.state is State.RETAINED)
 
 
 # --- expiry (NIP-40) -------------------------------------------------------------------------------------------------

@@ -1,18 +1,33 @@
 """Queries: whatever index leads, the answer is what asking every event would give."""
 
+import msgspec
 import pytest
-from histories import KINDS, AUTHORS, COLLECTIONS, COORDINATES, MOMENTS, OTHER_NOTE, event, filters, groupings, histories, operation, snapshot
+from histories import (
+    AUTHORS,
+    COLLECTIONS,
+    COORDINATES,
+    KINDS,
+    MOMENTS,
+    OTHER_NOTE,
+    event,
+    filters,
+    groupings,
+    histories,
+    operation,
+    snapshot,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from model import Model
 from stores import NOW, Opened, Stores
 
+from anabranch.core import nostr
 from anabranch.core.changes import ChangesQuery
 from anabranch.core.filter import Filter, parse
 from anabranch.core.nostr import Invalid
 from anabranch.core.operation import Action, State, classify
 from anabranch.core.snapshots import NOTE
-from anabranch.store.contract import Duplicate, Offer
+from anabranch.store.contract import Duplicate, Offer, Stored
 
 queries = st.builds(
     ChangesQuery,
@@ -177,7 +192,11 @@ def test_a_limit_keeps_the_newest_and_of_one_second_the_lowest_ids(opened: Opene
     events = [event(1, [["t", "x"]], str(n), created_at=5) for n in range(6)] + [event(1, created_at=1)]
     opened.append(*events)
     lowest = sorted(e.id for e in events[:-1])
-    for filter in (Filter(limit=3), Filter(limit=3, kinds=frozenset({1})), Filter(limit=3, tags=(("t", frozenset("x")),))):
+    for filter in (
+        Filter(limit=3),
+        Filter(limit=3, kinds=frozenset({1})),
+        Filter(limit=3, tags=(("t", frozenset("x")),)),
+    ):
         assert opened.ids(opened.reader.select([filter], 100, 0).positions) == lowest[:3]
 
 
@@ -235,3 +254,28 @@ def test_a_reader_sees_whole_groups_only_and_each_call_one_moment(opened: Opened
     assert (list(selection.positions), selection.tip) == ([1], 1)
     later = opened.reader.bootstrap(query, None, 0)
     assert (sorted(later.positions), later.tip) == ([1, 2, 3], 3)
+
+
+def test_ids_that_begin_alike_are_told_apart(opened: Opened):
+    """An index may hold only the beginning of an id; the answer goes by the whole of it."""
+    first, second, third = (
+        msgspec.structs.replace(snapshot(clock={"a": n}), id="5eed" * 4 + f"{n:048x}") for n in (1, 2, 3)
+    )
+    assert opened.append(first, second) == [Stored(1), Stored(2)]
+    assert opened.append(third, second, first) == [Stored(3), *[Duplicate(State.RETAINED)] * 2]
+    for wanted in (first, second, third):
+        asked = Filter(ids=frozenset({wanted.id}))
+        assert opened.ids(opened.reader.select([asked], 9, 0).positions) == [wanted.id]
+        assert opened.reader.count([asked], 0) == 1
+    assert opened.writer.compact([1]) == (1, opened.facts()[0].size)
+    assert opened.reader.compacted([first.id, second.id]) == [first.id]
+    assert opened.writer.remove([second.id]) == 1
+    assert [opened.reader.state(e.id) for e in (first, second, third)] == [
+        State.COMPACTED,
+        State.REMOVED,
+        State.RETAINED,
+    ]
+    assert opened.reader.state("5eed" * 4 + "00" * 24) is None
+    opened.append(event(nostr.DELETION, [["e", third.id]]))
+    assert opened.reader.state(third.id) is State.REMOVED
+    assert opened.reader.damage() == []

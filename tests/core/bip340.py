@@ -41,10 +41,8 @@ def _add(a: Point, b: Point) -> Point:
         return a or b
     if a[0] == b[0] and a[1] != b[1]:
         return None
-    if a == b:
-        slope = 3 * a[0] * a[0] * pow(2 * a[1], -1, P) % P
-    else:
-        slope = (b[1] - a[1]) * pow(b[0] - a[0], -1, P) % P
+    rise, run = (3 * a[0] * a[0], 2 * a[1]) if a == b else (b[1] - a[1], b[0] - a[0])
+    slope = rise * pow(run, -1, P) % P
     x = (slope * slope - a[0] - b[0]) % P
     return x, (slope * (a[0] - x) - a[1]) % P
 

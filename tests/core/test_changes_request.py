@@ -36,15 +36,17 @@ def test_a_missing_mode_is_tail_from_the_start():
 @pytest.mark.parametrize("raw", [{}, {"authors": []}, {"authors": [A, A]}, {"authors": A}, {"authors": None}])
 @pytest.mark.parametrize("mode", ["tail", "bootstrap"])
 def test_exactly_one_author_is_asked_for_in_both_modes(raw, mode):
-    with pytest.raises(Invalid, match="^snapshot CHANGES currently requires exactly one author$"):
+    with pytest.raises(Invalid, match=r"^snapshot CHANGES currently requires exactly one author$"):
         parse({**raw, "mode": mode})
 
 
 WRONG = [
     {"authors": [1]}, {"authors": [A.upper()]}, {"authors": [A[:-1]]}, {"mode": "live"}, {"mode": None}, {"mode": []},
     {"mode": {}}, {"mode": 1}, {"since": -1}, {"since": "1"}, {"since": True}, {"since": 1.0}, {"since": None},
-    {"since": 2**53}, {"until_seq": -1}, {"until_seq": []}, {"limit": -1}, {"limit": "x"}, {"live": 1}, {"live": "true"},
-    {"live": None}, {"include_compacted": 0}, {"kinds": [1]}, {"kinds": [50_000]}, {"kinds": NOTE}, {"kinds": ["42061"]},
+    {"since": 2**53}, {"until_seq": -1}, {"until_seq": []}, {"limit": -1}, {"limit": "x"},
+    {"live": 1}, {"live": "true"},
+    {"live": None}, {"include_compacted": 0}, {"kinds": [1]}, {"kinds": [50_000]}, {"kinds": NOTE},
+    {"kinds": ["42061"]},
     {"#d": "x"}, {"#d": [1]}, {"#o": "put"}, {"#o": [0]}, {"#c": {}}, {"#d": ["1", "2", "3", "4"]}, {"#t": ["x"]},
     {"until": 5}, {"ids": []}, {"": 1},
 ]  # fmt: skip

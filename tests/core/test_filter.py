@@ -17,9 +17,10 @@ def parse(raw):
 
 
 def test_every_field_is_read():
-    parsed = parse(
-        {"ids": [HEX], "authors": [HEX, HEX], "kinds": [1, 0], "since": 0, "until": 5, "limit": 2, "#p": ["x"], "#E": []}
-    )
+    raw = {
+        "ids": [HEX], "authors": [HEX, HEX], "kinds": [1, 0], "since": 0, "until": 5, "limit": 2, "#p": ["x"], "#E": [],
+    }  # fmt: skip
+    parsed = rule.parse(raw, values_max=6)
     assert parsed == Filter(
         frozenset({HEX}),
         frozenset({HEX}),
@@ -44,7 +45,8 @@ WRONG = [
     {"kinds": 1}, {"kinds": ["1"]}, {"kinds": [True]}, {"kinds": [1.0]}, {"kinds": [-1]}, {"kinds": [65_536]},
     {"kinds": [None]}, {"kinds": {"0": 1}},
     {"since": "1"}, {"since": 1.5}, {"since": True}, {"since": -1}, {"since": None}, {"since": 2**53}, {"since": []},
-    {"until": "now"}, {"until": False}, {"until": 2**64}, {"limit": -1}, {"limit": "5"}, {"limit": True}, {"limit": 1.0},
+    {"until": "now"}, {"until": False}, {"until": 2**64}, {"limit": -1}, {"limit": "5"}, {"limit": True},
+    {"limit": 1.0},
     {"limit": None}, {"#t": "x"}, {"#t": [1]}, {"#t": None}, {"#t": [["x"]]}, {"#t": {"x": 1}},
     {"search": "x"}, {"#": ["x"]}, {"#tt": ["x"]}, {"#1": ["x"]}, {"#é": ["x"]}, {"t": ["x"]}, {"": 1}, {"Kinds": [1]},
     {"#t\n": ["x"]}, {"kinds": [1, 2, 3, 4]}, {"#t": ["1", "2", "3", "4"]}, {"#t": ["same"] * 4},

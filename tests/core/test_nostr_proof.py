@@ -107,7 +107,9 @@ def test_each_answer_stands_in_the_place_of_its_question():
     impostor = msgspec.structs.replace(good, pubkey=signed(secret=2).pubkey)
     blank = msgspec.structs.replace(good, sig="00" * 64)
     no_key = msgspec.structs.replace(good, pubkey="ff" * 32)
-    assert nostr.verify([good, forged, other, impostor, blank, no_key, good]) == [True, False, True] + [False] * 3 + [True]
+    assert nostr.verify([good, forged, other, impostor, blank, no_key, good]) == [True, False, True] + [False] * 3 + [
+        True
+    ]
     assert nostr.verify([]) == []
 
 

@@ -57,7 +57,7 @@ def test_every_other_event_is_a_version_of_nothing(kind):
 
 def test_reserved_kinds_of_the_sync_range_are_refused_unless_configured():
     reserved = event(40_001, [["d", "A"], ["o", "put"], ["vc", "x", "1"]])
-    with pytest.raises(Unsupported, match="^non-snapshot event kind requires explicit classification$"):
+    with pytest.raises(Unsupported, match=r"^non-snapshot event kind requires explicit classification$"):
         _classify(reserved)
     assert _classify(reserved, snapshot=frozenset({40_001})).family is Family.SNAPSHOT
     assert _classify(reserved, companion=frozenset({40_001})).standing is Standing.COMPANION
@@ -77,9 +77,7 @@ def test_a_snapshot_with_malformed_metadata_is_invalid_and_not_taken_as_plain():
         _classify(event(NOTE))
 
 
-names = st.tuples(
-    st.sampled_from(list(Family)), st.sampled_from(AUTHORS), st.integers(0, 70_000), st.text(max_size=4)
-)
+names = st.tuples(st.sampled_from(list(Family)), st.sampled_from(AUTHORS), st.integers(0, 70_000), st.text(max_size=4))
 
 
 @given(names, names)

@@ -124,7 +124,7 @@ BAD = {
 
 @pytest.mark.parametrize("tags", BAD.values(), ids=BAD)
 def test_a_snapshot_with_uncertain_metadata_is_refused(tags):
-    with pytest.raises(Invalid, match="^missing or malformed snapshot metadata$"):
+    with pytest.raises(Invalid, match=r"^missing or malformed snapshot metadata$"):
         snapshots.validate(_note(*tags))
 
 

@@ -195,6 +195,15 @@ async def test_a_flood_of_queries_is_answered_or_refused_one_by_one(client: Rela
     await client.still_answers()
 
 
+async def test_a_client_may_open_all_its_subscriptions_at_once(client: RelayClient, node: Node, author: Author) -> None:
+    """Apps do that when they reconnect: as many as are advertised, in one go."""
+    allowed = node.info()["limitation"]["max_subscriptions"]
+    for n in range(allowed):
+        await client.send("REQ", f"r{n}", {"authors": [author.pubkey], "kinds": [n]})
+    for n in range(allowed):
+        assert await client.next_of(f"r{n}") == ["EOSE", f"r{n}"]
+
+
 async def test_a_flood_of_forgeries_is_refused_one_by_one(node: Node, connect: Callable, author: Author) -> None:
     flooder, neighbour = await connect(node), await connect(node)
     event = author.event(1, "true")

@@ -105,7 +105,7 @@ async def test_a_position_is_not_given_again_when_its_event_has_gone(
     own = start_node(admin=True)
     client = await connect(own)
     first = snapshot(author, "first", {"x": 1})
-    end = now() + 1
+    end = now() + 2
     await client.store(first)
     await client.store(author.event(1, "brief", [["expiration", str(end)]]))
     await asyncio.sleep(end + 1.1 - time.time())

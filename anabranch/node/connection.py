@@ -71,7 +71,7 @@ class Connection(asyncio.Protocol):
         self.id = ""
         self.peer = ""
         self.seen = now.monotonic()
-        self.pinged = False
+        self.pinged: float | None = None
 
     # --- the socket ---
 
@@ -95,7 +95,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.seen = now.monotonic()
-        self.pinged = False
+        self.pinged = None
         if self._closing:
             return
         try:
@@ -276,14 +276,12 @@ class Connection(asyncio.Protocol):
         """Run something that takes time; of one name only one runs at a time."""
         if self._tasks is None:
             self._tasks = {}
-        if len(self._tasks) >= self._node.settings.limits.queries_waiting and name not in self._tasks:
-            work.close()
-            self.hang_up(frames.POLICY, "too many requests are waiting")
-            return
         if (running := self._tasks.get(name)) is not None:
             running.cancel()
         task = asyncio.get_running_loop().create_task(work)
         self._tasks[name] = task
+        if len(self._tasks) >= self._node.settings.limits.queries_waiting:
+            self._pause_reading()
         task.add_done_callback(lambda task: self._task_done(name, task))
 
     def _task_done(self, name: str, task: asyncio.Task[None]) -> None:
@@ -291,6 +289,7 @@ class Connection(asyncio.Protocol):
             del self._tasks[name]
             if not self._tasks:
                 self._tasks = None
+            self._resume_reading()
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("a request failed", exc_info=error, extra={"connection": self.id})
             self.hang_up(frames.TRY_LATER, "internal error")
@@ -320,26 +319,30 @@ class Connection(asyncio.Protocol):
         self._out.append(data)
         if not self._flushing:
             self._flushing = True
-            self._node.loop.call_soon(self._flush)
+            self._node.loop.call_soon(self._turn_ends)
 
     def acknowledge(self, frame: bytes) -> None:
         self._in_flight -= 1
         self.send(frame)
-        if self._paused_reading and self._in_flight <= self._node.settings.limits.events_in_flight // 2:
+        if self._paused_reading:
             self._resume_reading()
 
-    def _flush(self) -> None:
-        self._flushing = False
+    def _turn_ends(self) -> None:
+        """Write what has gathered; whoever has too much waiting by now is told and dropped."""
+        self._flush()
         transport = self._transport
-        if transport is None or not self._out:
-            self._out.clear()
+        if transport is None or self._closing:
             return
-        transport.write(self._out[0] if len(self._out) == 1 else b"".join(self._out))
-        self._out.clear()
-        if not self._closing and transport.get_write_buffer_size() > self._node.settings.limits.send_buffer_bytes:
+        if transport.get_write_buffer_size() > self._node.settings.limits.send_buffer_bytes:
             self._node.metrics.dropped.inc()
             self._tell_lagging()
             self.hang_up(frames.TRY_LATER, "too slow")
+
+    def _flush(self) -> None:
+        self._flushing = False
+        if self._transport is not None and self._out:
+            self._transport.write(self._out[0] if len(self._out) == 1 else b"".join(self._out))
+        self._out.clear()
 
     def _tell_lagging(self) -> None:
         for name, subscription in (self._live or {}).items():
@@ -375,14 +378,22 @@ class Connection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def _resume_reading(self) -> None:
-        if self._transport is not None and not self._closing:
+        """Read on, once half of what was too much is done."""
+        limits = self._node.settings.limits
+        if (
+            self._paused_reading
+            and self._transport is not None
+            and not self._closing
+            and self._in_flight <= limits.events_in_flight // 2
+            and len(self._tasks or ()) <= limits.queries_waiting // 2
+        ):
             self._paused_reading = False
             self._transport.resume_reading()
 
     # --- ending ---
 
-    def ping(self) -> None:
-        self.pinged = True
+    def ping(self, time: float) -> None:
+        self.pinged = time
         self.send(frames.control(frames.PING))
 
     def hang_up(self, code: int, reason: str) -> None:

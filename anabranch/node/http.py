@@ -58,7 +58,7 @@ class Http:
             return json_answer({"error": "method not allowed"}, 405)
         match path:
             case "/" | "/ws":
-                if "application/nostr+json" in request.headers.get("accept", ""):
+                if "application/nostr+json" in request.headers.get("accept", "").lower():
                     return await self._information()
                 return self._page(request)
             case "/healthz" | "/livez":

@@ -176,10 +176,11 @@ class Node:
                 if connection.session is None:
                     if silent > limits.handshake_seconds:
                         connection.hang_up(frames.POLICY, "no request")
-                elif silent > 2 * limits.idle_seconds:
-                    connection.hang_up(frames.GOING_AWAY, "silent for too long")
-                elif silent > limits.idle_seconds and not connection.pinged:
-                    connection.ping()
+                elif connection.pinged is not None:
+                    if time - connection.pinged > limits.idle_seconds:
+                        connection.hang_up(frames.GOING_AWAY, "silent for too long")
+                elif silent > limits.idle_seconds:
+                    connection.ping(time)
 
 
 def serve(settings: Settings) -> int:

@@ -80,7 +80,9 @@ class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     filter_values: doc(Positive, "values in one list of a filter") = 2_000
     query_limit: doc(Positive, "events that one filter gets at the most") = 50_000
     query_seconds: doc(Positive, "how long one query may take") = 20
-    queries_waiting: doc(Positive, "queries of one connection that may wait at once; then its socket is read no further") = 50
+    queries_waiting: doc(
+        Positive, "queries of one connection that may wait at once; then its socket is read no further"
+    ) = 50
     events_in_flight: doc(
         Positive, "events of one connection that may wait to be stored; then its socket is read no further"
     ) = 2_000

@@ -247,7 +247,7 @@ def test_an_unknown_flag_is_an_error():
 @pytest.mark.parametrize(
     "flags, named",
     [
-        ({"companion_kinds": (1, 7), "pass_through_kinds": (7,)}, "[7]"),
+        ({"companion_kinds": (1, 7), "pass_through_kinds": (7,)}, "kind 7 "),
         ({"snapshot_kinds": (42_061, 1)}, "[1]"),
         ({"limits.event_bytes": 300_000}, "limits.message_bytes"),
         ({"limits.message_bytes": 1_000}, "limits.event_bytes"),

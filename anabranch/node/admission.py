@@ -22,9 +22,9 @@ from anabranch.node.metrics import Metrics
 from anabranch.node.prover import Prover
 from anabranch.node.writing import WriterThread
 from anabranch.store.contract import Duplicate, Offer, Outcome, Refused, Stored, Superseded
-from anabranch.wire import frames, messages
+from anabranch.wire import messages
 
-BATCH_MAX = 128
+BATCH_MAX = 256
 GROUP_MAX = 768
 LINGER_SECONDS = 0.01
 
@@ -32,7 +32,7 @@ LINGER_SECONDS = 0.01
 class Publisher(Protocol):
     """Whoever sent an event and waits for its OK."""
 
-    def acknowledge(self, frame: bytes) -> None: ...
+    def acknowledge(self, answer: bytes) -> None: ...
 
 
 _Item = tuple[Publisher, Offer]
@@ -153,7 +153,7 @@ class Admission:
 
     def _answer(self, items: Sequence[_Item], answers: Sequence[bytes]) -> None:
         for (publisher, _), answer in zip(items, answers, strict=True):
-            publisher.acknowledge(frames.text(answer))
+            publisher.acknowledge(answer)
         self._in_flight -= len(items)
         if not self._in_flight and self._drained is not None and not self._drained.done():
             self._drained.set_result(None)

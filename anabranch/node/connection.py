@@ -321,9 +321,9 @@ class Connection(asyncio.Protocol):
             self._flushing = True
             self._node.loop.call_soon(self._turn_ends)
 
-    def acknowledge(self, frame: bytes) -> None:
+    def acknowledge(self, answer: bytes) -> None:
         self._in_flight -= 1
-        self.send(frame)
+        self.send(frames.text(answer))
         if self._paused_reading:
             self._resume_reading()
 

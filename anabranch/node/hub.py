@@ -157,11 +157,13 @@ class Hub:
     def publish(self, batch: Sequence[Published]) -> int:
         """Send a committed group to everybody who asked for it. How many deliveries that was."""
         matched: dict[_Group, list[Published]] = {}
+        anybody = bool(self._index)
         for published in batch:
             position, operation = published
-            for group in self._candidates(operation):
-                if group.matches(operation):
-                    matched.setdefault(group, []).append(published)
+            if anybody:
+                for group in self._candidates(operation):
+                    if group.matches(operation):
+                        matched.setdefault(group, []).append(published)
             if position is not None:
                 self._remember(position, operation)
         deliveries = 0

@@ -6,6 +6,8 @@ queries are partial: they hold only what is retained, so that compaction pays fo
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import apsw
 
 MIGRATIONS = [
@@ -93,11 +95,20 @@ class NewerSchema(Exception):
     """The file was written by a later release."""
 
 
+def check(path: Path) -> None:
+    """Raise `NewerSchema` for a file that a later release has written, before anything touches it."""
+    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+    try:
+        version = int(connection.pragma("user_version"))
+    finally:
+        connection.close()
+    if version > VERSION:
+        raise NewerSchema(f"schema {version}, and this release knows {VERSION}; use the newer release")
+
+
 def migrate(connection: apsw.Connection, stream: str, epoch: str) -> None:
     """Bring the file to this release's schema; each step is a transaction of its own."""
     version = int(connection.pragma("user_version"))
-    if version > VERSION:
-        raise NewerSchema(f"schema {version}, and this release knows {VERSION}")
     for number, script in enumerate(MIGRATIONS[version:], start=version + 1):
         with connection:
             for _ in connection.execute(script):

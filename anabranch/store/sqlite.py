@@ -116,11 +116,12 @@ class SqliteStore:
         self._url = url or self._url
         log = self.writer.log()
         holder = Holder(os.getpid(), self._url, log.stream, log.epoch, log.tip)
-        os.pwrite(self._lock, msgspec.json.encode(holder).ljust(512) + b"\n", 0)
+        said = msgspec.json.encode(holder) + b"\n"
+        os.ftruncate(self._lock, os.pwrite(self._lock, said, 0))
 
     def _notice_restore(self) -> None:
         seen, log = read_holder(self.folder), self.writer.log()
-        if seen.epoch == log.epoch and seen.tip > log.tip:
+        if seen.stream == log.stream and (seen.epoch != log.epoch or seen.tip > log.tip):
             self.writer.new_epoch()
             self.renewed = True
 
@@ -160,6 +161,8 @@ def connect(path: Path, synchronous: str) -> apsw.Connection:
 
 
 def _create(path: Path) -> None:
+    if path.exists():
+        schema.check(path)
     connection = apsw.Connection(str(path))
     try:
         connection.set_busy_timeout(10_000)

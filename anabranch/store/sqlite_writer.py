@@ -30,7 +30,7 @@ _decode_clock = msgspec.json.Decoder(dict[str, int]).decode
 _decode_event = msgspec.json.Decoder(Event).decode
 
 _OPERATION_COLUMNS = 18
-_POSITION, _STATE, _HEAD = 0, 6, 7  # places in a row that a later operation of the same group may change
+_HEAD = 7  # the place in a row that a later operation of the same group may change
 
 
 class _Head(msgspec.Struct, frozen=True, gc=False):
@@ -233,8 +233,9 @@ class _Group:
         self._writer = writer
         self._received_at = received_at
         self._tip, self._reach = writer._all("SELECT tip, bytes FROM log")[0]
-        self._rows: dict[int, list[Any]] = {}  # by position: what this group adds
-        self._raws: dict[int, bytes] = {}
+        self._rows: list[Any] = []  # what this group adds, row after row
+        self._row_of: dict[int, int] = {}  # where the row of a version begins, by position
+        self._raws: list[Any] = []
         self._tags: list[Any] = []
         self._known: dict[bytes, State] = {}
         self._heads: dict[bytes, list[_Head]] = {}
@@ -307,7 +308,9 @@ class _Group:
         self._tip += 1
         self._reach += size
         self._known[id] = State.RETAINED
-        self._rows[self._tip] = [
+        if operation.document is not None:
+            self._row_of[self._tip] = len(self._rows)
+        self._rows += (
             self._tip,
             id,
             bytes.fromhex(event.pubkey),
@@ -326,11 +329,11 @@ class _Group:
             self._reach,
             self._received_at,
             access_key,
-        ]
-        self._raws[self._tip] = operation.raw
-        created_at, position = event.created_at, self._tip
-        for key in tag_keys(event):
-            self._tags += (key, created_at, position)
+        )
+        self._raws += (self._tip, operation.raw)
+        if event.tags:
+            for key in tag_keys(event):
+                self._tags += (key, event.created_at, self._tip)
         if access_key is not None:
             self._used[access_key] = self._used.get(access_key, 0) + size
             if access_key in self._room:
@@ -338,13 +341,13 @@ class _Group:
 
     def _demote(self, positions: Iterable[int]) -> None:
         for position in positions:
-            if (row := self._rows.get(position)) is not None:
-                row[_HEAD] = 0
+            if (row := self._row_of.get(position)) is not None:
+                self._rows[row + _HEAD] = 0
             else:
                 self._demoted.append(position)
 
     def _supersede(self, versions: Sequence[_Head]) -> None:
-        if any(version.position in self._rows for version in versions):
+        if any(version.position in self._row_of for version in versions):
             self._write()  # replaced within its own group: rare, so it is written first and then replaced
         for version in versions:
             self._superseded.append(version.position)
@@ -419,8 +422,8 @@ class _Group:
 
     def _write(self) -> None:
         db = self._db
-        insert(db, "operations", _OPERATION_COLUMNS, [value for row in self._rows.values() for value in row])
-        insert(db, "payloads", 2, [value for item in self._raws.items() for value in item])
+        insert(db, "operations", _OPERATION_COLUMNS, self._rows)
+        insert(db, "payloads", 2, self._raws)
         insert(db, "tags", 3, self._tags)
         for chunk in chunks(self._demoted, 256):
             db.execute(f"UPDATE operations SET head = 0 WHERE position IN ({marks(chunk)})", chunk)
@@ -428,5 +431,5 @@ class _Group:
             self._writer._drop(self._superseded, State.REMOVED, "1")
         for key, used in self._used.items():
             db.execute("UPDATE access_keys SET used_bytes = used_bytes + ? WHERE key = ?", (used, key))
-        self._rows, self._raws, self._tags = {}, {}, []
+        self._rows, self._row_of, self._raws, self._tags = [], {}, [], []
         self._demoted, self._superseded, self._used = [], [], {}

@@ -200,6 +200,33 @@ def test_a_limit_keeps_the_newest_and_of_one_second_the_lowest_ids(opened: Opene
         assert opened.ids(opened.reader.select([filter], 100, 0).positions) == lowest[:3]
 
 
+@pytest.mark.parametrize(
+    "filter",
+    [
+        Filter(kinds=frozenset({1, 7, 9})),
+        Filter(authors=frozenset(AUTHORS)),
+        Filter(tags=(("t", frozenset("xyz")),)),
+        Filter(tags=(("t", frozenset("xyz")),), kinds=frozenset({1, 7}), authors=frozenset(AUTHORS[:2])),
+    ],
+    ids=["kinds", "authors", "tags", "all"],
+)
+def test_a_limit_over_many_keys_is_that_of_the_whole(opened: Opened, filter: Filter):
+    """Where several keys of an index are walked, what is newest is decided over all of them, ties included."""
+    events = [
+        event(kind, [["t", word]], content=str(n), created_at=10 + n, author=author)
+        for kind in (1, 7, 9)
+        for word in "xyz"
+        for author in AUTHORS
+        for n in (0, 1)
+    ]
+    model = Model()
+    model.append(map(operation, events))
+    opened.append(*events)
+    for limit in range(0, len(events) + 2):
+        asked = [msgspec.structs.replace(filter, limit=limit)]
+        assert opened.ids(opened.reader.select(asked, 500, 0).positions) == model.select(asked, 500, 0)
+
+
 def test_sync_kinds_come_first_and_ascending_then_the_others_newest_first(opened: Opened):
     notes = [snapshot(f"{n}", created_at=n) for n in (3, 1, 2)]
     plain = [event(1, created_at=n) for n in (3, 1, 2)]

@@ -1,7 +1,7 @@
 """Retention: heads always stay, the rest by policy, and the floor only rises."""
 
 import pytest
-from histories import MOMENTS, clock_values
+from histories import MOMENTS
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,7 +18,11 @@ def _versions(drawn):
     ]
 
 
-versions = st.lists(st.tuples(st.integers(0, 10), clock_values), min_size=1, max_size=12).map(_versions)
+versions = st.lists(
+    st.tuples(st.integers(0, 10), st.dictionaries(st.sampled_from("ab"), st.integers(1, 9), min_size=1)),
+    min_size=1,
+    max_size=16,
+).map(_versions)
 policies = st.builds(
     Policy,
     mode=st.sampled_from(list(Mode)),
@@ -29,9 +33,9 @@ compacting = st.builds(
     Policy,
     mode=st.sampled_from([Mode.CURRENT_ONLY, Mode.RECENT_HISTORY]),
     recent_count=st.integers(1, 6),
-    payload_days=st.integers(0, 11),
+    payload_days=st.sampled_from([0, 0, 3, 6, 11]),
 )
-horizon_lists = st.lists(st.integers(0, 13), max_size=2)
+horizon_lists = st.lists(st.integers(0, 17), max_size=2)
 
 
 def _positions(of):
@@ -70,7 +74,7 @@ def test_without_an_age_and_under_full_retention_everything_stays(of, policy):
     assert not policy.compacts
 
 
-@given(versions, st.integers(0, 13))
+@given(versions, st.integers(0, 17))
 def test_what_was_a_head_at_any_moment_since_a_bootstrap_began_stays_until_it_is_sent(of, horizon):
     kept = keep(of, Policy(Mode.CURRENT_ONLY, payload_days=0), NOW + DAY, [horizon])
     for moment in range(horizon, len(of) + 1):

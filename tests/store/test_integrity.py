@@ -243,7 +243,7 @@ def test_forgotten_documents_leave_a_sound_store(tmp_path: Path) -> None:
     with store.reader() as reader:
         document = reader.facts()[0].document
     store.writer.raise_floor(3)
-    assert store.writer.forget([document]) == 2
+    assert store.writer.forget([document]) == 1
     store.close()
     findings = verify(tmp_path)
     assert findings.sound, findings.found

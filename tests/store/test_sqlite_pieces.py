@@ -6,6 +6,7 @@ from histories import WORDS, event
 from hypothesis import given
 from hypothesis import strategies as st
 
+from anabranch.store.contract import StoreError
 from anabranch.store.sql import chunks, insert, tag_key, tag_keys, transaction
 
 tags = st.tuples(st.sampled_from("abAB"), st.one_of(st.sampled_from(WORDS), st.text(max_size=70)))
@@ -54,7 +55,7 @@ def test_a_transaction_is_whole_or_nothing():
         with pytest.raises(error), transaction(db):
             db.execute("INSERT INTO x VALUES (2)")
             raise error
-    with pytest.raises(apsw.ConstraintError), transaction(db):
+    with pytest.raises(StoreError), transaction(db):
         db.execute("INSERT INTO x VALUES (3)")
         db.execute("INSERT INTO x VALUES (1)")
     assert not db.in_transaction
@@ -65,7 +66,7 @@ def test_a_commit_that_fails_is_rolled_back():
     db = apsw.Connection(":memory:")
     db.execute("PRAGMA foreign_keys = 1; CREATE TABLE a (id PRIMARY KEY)")
     db.execute("CREATE TABLE b (a REFERENCES a (id) DEFERRABLE INITIALLY DEFERRED)")
-    with pytest.raises(apsw.ConstraintError), transaction(db):
+    with pytest.raises(StoreError), transaction(db):
         db.execute("INSERT INTO b VALUES (1)")
     assert not db.in_transaction
     assert db.execute("SELECT count(*) FROM b").fetchall() == [(0,)]

@@ -22,7 +22,7 @@ class Access:
         if not self.keys:
             return None
         time = now.seconds()
-        return [Grant(key.key, key.pubkey) for key in self.keys.values() if key.usable(time)]
+        return [Grant(key.key, key.pubkey, key.expires_at) for key in self.keys.values() if key.usable(time)]
 
     def find(self, name: str) -> AccessKey | None:
         found = None

@@ -128,6 +128,9 @@ class Connection(asyncio.Protocol):
                 if _header(event, b"upgrade").lower() == b"websocket":
                     self._upgrade(event, http)
                     return
+                if int(_header(event, b"content-length") or 0) > BODY_MAX:
+                    self._write_http(Answer(413, b"body too large\n"), None, close=True)
+                    return
                 self._request = (event, bytearray())
             elif isinstance(event, h11.Data) and self._request is not None:
                 self._request[1].extend(event.data)

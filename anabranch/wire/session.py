@@ -80,6 +80,7 @@ class Grant(msgspec.Struct, frozen=True):
 
     key: str
     pubkey: str | None
+    expires_at: int | None = None
 
 
 class Rules(msgspec.Struct, frozen=True):
@@ -128,6 +129,8 @@ class Session:
 
     def receive(self, message: bytes, now: int) -> list[Effect]:
         """What a text message asks for. Whatever is wrong with it gets an answer and changes nothing."""
+        if self.grant is not None and self.grant.expires_at is not None and now >= self.grant.expires_at:
+            self.grant, self.authors = None, frozenset()
         if message.startswith(_EVENT) and message.endswith(b"]"):
             return self._event(message[len(_EVENT) : -1], now)
         try:

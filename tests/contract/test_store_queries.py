@@ -222,7 +222,7 @@ def test_a_limit_over_many_keys_is_that_of_the_whole(opened: Opened, filter: Fil
     model = Model()
     model.append(map(operation, events))
     opened.append(*events)
-    for limit in range(0, len(events) + 2):
+    for limit in range(len(events) + 2):
         asked = [msgspec.structs.replace(filter, limit=limit)]
         assert opened.ids(opened.reader.select(asked, 500, 0).positions) == model.select(asked, 500, 0)
 

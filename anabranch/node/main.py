@@ -56,6 +56,7 @@ class Node:
         self.hub = Hub(self.store.writer.log().tip)
         self.writer = WriterThread(self.store.writer, self.loop)
         self.readers = Readers(self.store, READER_THREADS, limits.query_seconds)
+        await self.readers.start()
         workers = settings.verify_workers
         self.prover = Prover(max(1, min(4, os.cpu_count() or 1) if workers is None else workers))
         await self.prover.start()

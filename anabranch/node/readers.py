@@ -18,19 +18,26 @@ class Readers:
     def __init__(self, store: Store, threads: int, seconds_max: float) -> None:
         self._store = store
         self._seconds_max = seconds_max
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="reader")
+        self._threads = threads
         self._own = threading.local()
         self._open: list[Reader] = []
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="reader", initializer=self._open_reader)
 
     async def run(self, read: Callable[[Reader], T]) -> T:
         """Run `read` with a reader on one of the threads. Raises `TooSlow` when it takes too long."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, self._run, read)
 
+    async def start(self) -> None:
+        """Open every thread's reader now, so that the first query does not wait for it."""
+        together = threading.Barrier(self._threads)
+        await asyncio.gather(*(self.run(lambda reader: (together.wait(), reader.log())) for _ in range(self._threads)))
+
+    def _open_reader(self) -> None:
+        self._own.reader = self._store.open_reader()
+        self._open.append(self._own.reader)
+
     def _run(self, read: Callable[[Reader], T]) -> T:
-        reader = getattr(self._own, "reader", None)
-        if reader is None:
-            reader = self._own.reader = self._store.open_reader()
-            self._open.append(reader)
+        reader = self._own.reader
         deadline = now.monotonic() + self._seconds_max
         reader.give_up = lambda: now.monotonic() > deadline
         return read(reader)

@@ -7,8 +7,9 @@ whatever is asked. At the end the hub takes over from the exact position that wa
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 import msgspec
@@ -30,7 +31,6 @@ from anabranch.wire.session import Changes, Count, Query
 log = logging.getLogger(__name__)
 
 EVENTS_A_FRAME = 128
-FIRST_HANDFUL = 64
 HANDFUL = 512
 
 _event = msgspec.json.Decoder(Event).decode
@@ -106,10 +106,24 @@ class Replay:
         horizon = self._hub.tip  # from here on compaction leaves alone whatever is or becomes a head
         self._hub.horizons.append(horizon)
         try:
+            begun = 0
+
+            def begin(reader: Reader, first: Selection) -> None:
+                """On the reader's thread: send the beginning while the rest is still being looked up."""
+                nonlocal begun
+                status = frames.text(messages.changes_status(asked.subscription, first.tip))
+                data, _ = _framed(reader, subscription, first.positions)
+                begun = len(first.positions)
+                loop.call_soon_threadsafe(consumer.send, status + data)
+
+            loop = asyncio.get_running_loop()
             query, limit = asked.request.query, asked.request.limit
-            selection = await self._select(lambda r: r.bootstrap(query, limit, now.seconds()))
-            consumer.send(frames.text(messages.changes_status(asked.subscription, selection.tip)))
-            await self._send_selection(consumer, subscription, selection)
+            selection = await self._select(
+                lambda r: r.bootstrap(query, limit, now.seconds(), lambda first: begin(r, first))
+            )
+            if not begun:
+                consumer.send(frames.text(messages.changes_status(asked.subscription, selection.tip)))
+            await self._send_selection(consumer, subscription, selection, begun)
             consumer.send(frames.text(messages.changes_eose(asked.subscription, selection.tip)))
         finally:
             self._hub.horizons.remove(horizon)
@@ -119,25 +133,32 @@ class Replay:
         """The log after `since`, in order; EOSE says how far this subscription is complete."""
         request = asked.request
         since, left = request.since, request.limit
-        while True:
-            size = HANDFUL if left is None else min(HANDFUL, left)
-            page = await self._page(request, since, size)
-            if (lost := gap(page.log, since)) is not None:
-                consumer.send(frames.text(messages.changes_error(asked.subscription, changes.gap_text(lost))))
-                consumer.subscription_ended(asked.subscription)
-                return
-            self._send_page(consumer, subscription, page)
-            await consumer.writable()
-            if left is not None:
-                left -= len(page.entries)
+        reading: asyncio.Task[Page] | None = None
+        try:
+            while True:
+                page = await (reading or self._page(request, since, _next_size(left)))
+                reading = None
+                if (lost := gap(page.log, since)) is not None:
+                    consumer.send(frames.text(messages.changes_error(asked.subscription, changes.gap_text(lost))))
+                    consumer.subscription_ended(asked.subscription)
+                    return
+                since = page.complete_to
+                if left is not None:
+                    left -= len(page.entries)
+                finished = left == 0 or since >= min(request.until or page.log.tip, page.log.tip)
+                if not finished:  # while this page is sent, the next is read
+                    reading = asyncio.create_task(self._page(request, since, _next_size(left)))
+                self._send_page(consumer, subscription, page)
+                await consumer.writable()
                 if left == 0:
                     await self._end_at_limit(consumer, asked, subscription, page)
                     return
-            since = page.complete_to
-            last = page.log.tip if request.until is None else min(request.until, page.log.tip)
-            if since >= last:
-                await self._complete(consumer, asked, subscription, since)
-                return
+                if finished:
+                    await self._complete(consumer, asked, subscription, since)
+                    return
+        finally:
+            if reading is not None:
+                reading.cancel()
 
     async def _end_at_limit(self, consumer: Consumer, asked: Changes, subscription: Subscription, page: Page) -> None:
         """The limit was reached: complete to the tip if nothing more matches, else to the last entry sent."""
@@ -188,16 +209,26 @@ class Replay:
         self._metrics.query_seconds.observe(now.monotonic() - started)
         return selection
 
-    async def _send_selection(self, consumer: Consumer, subscription: Subscription, selection: Selection) -> None:
-        """The payloads of a selection by the handful, the first one small so that something comes soon."""
-        positions, at, size = selection.positions, 0, FIRST_HANDFUL
-        while at < len(positions):
-            handful = positions[at : at + size]
-            data, sent = await self._readers.run(lambda r, some=handful: _framed(r, subscription, some))  # type: ignore[misc]
-            consumer.send(data)
-            self._metrics.replayed.inc(sent)
-            await consumer.writable()
-            at, size = at + size, HANDFUL
+    async def _send_selection(
+        self, consumer: Consumer, subscription: Subscription, selection: Selection, start: int = 0
+    ) -> None:
+        """The payloads of a selection by the handful; while one is sent, the next is read."""
+        positions = selection.positions
+
+        async def read(at: int) -> tuple[bytes, int]:
+            return await self._readers.run(lambda r: _framed(r, subscription, positions[at : at + HANDFUL]))
+
+        reading: asyncio.Task[tuple[bytes, int]] | None = None
+        try:
+            for at in range(start, len(positions), HANDFUL):
+                data, sent = await (reading or read(at))
+                reading = asyncio.create_task(read(at + HANDFUL)) if at + HANDFUL < len(positions) else None
+                consumer.send(data)
+                self._metrics.replayed.inc(sent)
+                await consumer.writable()
+        finally:
+            if reading is not None:
+                reading.cancel()
 
     async def _go_live(self, consumer: Consumer, subscription: Subscription, complete_to: Position) -> None:
         """Hand over to the hub; where the log has run ahead meanwhile, read on until the hub can take over."""
@@ -236,7 +267,11 @@ class Replay:
             pass  # the consumer is gone, and its subscriptions with it
 
 
-def _framed(reader: Reader, subscription: Subscription, positions: list[int]) -> tuple[bytes, int]:
+def _next_size(left: int | None) -> int:
+    return HANDFUL if left is None else min(HANDFUL, left)
+
+
+def _framed(reader: Reader, subscription: Subscription, positions: Sequence[int]) -> tuple[bytes, int]:
     payloads = reader.payloads(positions)
     if subscription.style is not Style.EVENTS:
         return frame_events(subscription.style, subscription.opening, payloads), len(payloads)

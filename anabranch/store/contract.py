@@ -8,7 +8,7 @@ whole groups only. Positions ascend without reuse; the facts of an operation out
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -91,6 +91,10 @@ class Selection(msgspec.Struct, frozen=True):
     tip: Position
 
 
+Begin = Callable[[Selection], None]
+"""Called with the beginning of a selection while the rest of it is still being read."""
+
+
 class Facts(msgspec.Struct, frozen=True):
     """All that is stored about one operation; what `verify` and `export` read."""
 
@@ -151,8 +155,8 @@ class Reader(Protocol):
         ...
 
     def count(self, filters: Sequence[Filter], now: int) -> int: ...
-    def bootstrap(self, query: ChangesQuery, limit: int | None, now: int) -> Selection:
-        """The heads of an author's documents, by ascending (created_at, id)."""
+    def bootstrap(self, query: ChangesQuery, limit: int | None, now: int, begin: Begin | None = None) -> Selection:
+        """The heads of an author's documents, by ascending (created_at, id); `begin` gets the first few early."""
         ...
 
     def changes(

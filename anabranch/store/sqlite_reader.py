@@ -7,7 +7,8 @@ a slow consumer holds no transaction, memory stays flat, and a whole answer is s
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from anabranch.core.token import START, Log, Position
 from anabranch.store import schema
 from anabranch.store.contract import (
     AccessKey,
+    Begin,
     Entry,
     Facts,
     Page,
@@ -120,22 +122,41 @@ class SqliteReader:
 
     # --- the changes feed ---
 
-    def bootstrap(self, query: ChangesQuery, limit: int | None, now: int) -> Selection:
-        """The heads of an author's documents at one moment, by ascending (created_at, id)."""
+    def bootstrap(self, query: ChangesQuery, limit: int | None, now: int, begin: Begin | None = None) -> Selection:
+        """The heads of an author's documents at one moment, by ascending (created_at, id).
+
+        `begin`, if given, is called with the first few of them as soon as these are known.
+        """
         conditions, bindings = _feed_conditions(query)
+        positions = array("q")
         with self._moment() as log:
-            if query.impossible:
-                return Selection(array("q"), log.tip)
-            if self._value("SELECT EXISTS (SELECT 1 FROM operations WHERE state = 0 AND expires_at IS NOT NULL)"):
-                conditions.append("(o.expires_at IS NULL OR o.expires_at > ?)")
-                bindings.append(now)
-            rows = self._rows(
-                "SELECT o.position FROM operations o INDEXED BY head_by_author "
-                f"WHERE o.head = 1 AND o.family = 1 AND {' AND '.join(conditions)} "
-                "ORDER BY o.created_at, o.id LIMIT ?",
-                [*bindings, -1 if limit is None else limit],
-            )
-            return Selection(array("q", [row[0] for row in rows]), log.tip)
+            if not query.impossible:
+                if self._value("SELECT EXISTS (SELECT 1 FROM operations WHERE state = 0 AND expires_at IS NOT NULL)"):
+                    conditions.append("(o.expires_at IS NULL OR o.expires_at > ?)")
+                    bindings.append(now)
+                for some in self._by_the_handful(
+                    "SELECT o.position FROM operations o INDEXED BY head_by_author "
+                    f"WHERE o.head = 1 AND o.family = 1 AND {' AND '.join(conditions)} "
+                    "ORDER BY o.created_at, o.id LIMIT ?",
+                    [*bindings, -1 if limit is None else limit],
+                ):
+                    if begin is not None and not positions:
+                        begin(Selection(some, log.tip))
+                    positions += some
+            return Selection(positions, log.tip)
+
+    def _by_the_handful(self, sql: str, bindings: Sequence[Any]) -> Iterator[array[int]]:
+        """The first column of a query's rows, a few and then many at a time."""
+        try:
+            rows = self._db.execute(sql, bindings)
+            size = 64
+            while some := array("q", [row[0] for row in islice(rows, size)]):
+                yield some
+                size = 8_192
+        except apsw.InterruptError:
+            raise TooSlow("the query took too long") from None
+        except apsw.Error as error:
+            raise StoreError(f"read failed: {error}") from error
 
     def changes(
         self,

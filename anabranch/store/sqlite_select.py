@@ -26,36 +26,37 @@ class Select:
 
     def run(self, filters: Sequence[Filter], limit_max: int) -> array[int]:
         """Positions of all matches: sync kinds ascending by (created_at, id), then the others newest first."""
-        found: dict[int, Any] = {}
-        for filter in filters:
-            limit = limit_max if filter.limit is None else min(filter.limit, limit_max)
-            if limit > 0 and not filter.impossible:
-                for row in self._newest(filter, limit):
-                    found[row[0]] = row
-        rows = list(found.values())
-        sync = sorted((row for row in rows if row[3] in SYNC_RANGE), key=lambda row: (row[1], row[2]))
-        plain = [row for row in rows if row[3] not in SYNC_RANGE]
-        if len(filters) > 1:
-            plain.sort(key=lambda row: (-row[1], row[2]))
-        return array("q", [row[0] for row in sync] + [row[0] for row in plain])
+        possible = [filter for filter in filters if not filter.impossible]
+        found = [row for filter in possible for row in self._newest(filter, limit_max)]
+        if len(possible) > 1:
+            found = sorted({row[0]: row for row in found}.values(), key=_newest_first)
+        sync = [row for row in found if row[3] in SYNC_RANGE]
+        if sync:
+            sync.sort(key=lambda row: (row[1], row[2]))
+            found = sync + [row for row in found if row[3] not in SYNC_RANGE]
+        return array("q", [row[0] for row in found])
 
-    def _newest(self, filter: Filter, limit: int) -> list[Any]:
+    def _newest(self, filter: Filter, limit_max: int) -> list[Any]:
         """The newest matches of one filter as (position, created_at, id, kind), newest first, then by id."""
+        limit = limit_max if filter.limit is None else min(filter.limit, limit_max)
+        if limit == 0:
+            return []
         since, until = filter.since or 0, filter.until
         lead, keys = self._lead(filter)
         sql, residual = _walk(lead, filter)
         found: dict[int, Any] = {}
-        groups = chunks(keys, 256) if lead == "id" else ([key] for key in keys)
-        merged = len(keys) > 1
+        groups = list(chunks(keys, 256 if lead == "id" else 1))
         for group in groups:
             statement = sql.replace("KEYS", marks(group)).replace("BY_ID", by_id(len(group), "o."))
             bindings = [*group, since, _END if until is None else until, *residual, self._now, limit]
-            for row in self._rows(statement, bindings):
-                found[row[0]] = row
+            rows = self._rows(statement, bindings)
+            if len(groups) == 1:
+                return rows
+            found.update((row[0], row) for row in rows)
             if len(found) > limit:
                 found = {row[0]: row for row in sorted(found.values(), key=_newest_first)[:limit]}
                 since = max(since, min(row[1] for row in found.values()))
-        return sorted(found.values(), key=_newest_first) if merged else list(found.values())
+        return sorted(found.values(), key=_newest_first)
 
     def _lead(self, filter: Filter) -> tuple[str, list[Any]]:
         """Which index leads, and the keys to walk in it: the one with the fewest entries for this filter."""

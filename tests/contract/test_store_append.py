@@ -297,7 +297,9 @@ def test_expire_removes_what_is_due_a_few_at_a_time(opened: Opened):
     due = [event(1, [["expiration", str(n)]], str(n)) for n in range(1, 6)]
     later = event(1, [["expiration", "100"]])
     opened.append(*due, later, event(1))
+    assert [opened.reader.expired(now) for now in (0, 4, 5, 100)] == [0, 4, 5, 6]
     assert opened.writer.expire(5, 3) == 3
+    assert opened.reader.expired(5) == 2
     assert opened.writer.expire(5, 3) == 2
     assert opened.writer.expire(5, 3) == 0
     assert [opened.reader.state(e.id) for e in due] == [State.REMOVED] * 5

@@ -1,5 +1,7 @@
 """Queries: whatever index leads, the answer is what asking every event would give."""
 
+import threading
+
 import msgspec
 import pytest
 from histories import (
@@ -306,3 +308,34 @@ def test_ids_that_begin_alike_are_told_apart(opened: Opened):
     opened.append(event(nostr.DELETION, [["e", third.id]]))
     assert opened.reader.state(third.id) is State.REMOVED
     assert opened.reader.damage() == []
+
+
+def test_a_reader_beside_the_writer_never_sees_half_a_group(opened: Opened):
+    """Every group writes all five documents anew; every bootstrap finds the five of one group, and its tip."""
+    rounds, stop, torn = 200, threading.Event(), []
+    query = ChangesQuery(AUTHORS[0])
+
+    def look() -> None:
+        reader = opened.store.open_reader()
+        try:
+            while not stop.is_set():
+                selection = reader.bootstrap(query, None, 0)
+                versions = {(position - 1) // 5 for position in selection.positions}
+                if selection.tip and (len(selection.positions), versions) != (5, {selection.tip // 5 - 1}):
+                    torn.append(selection)
+                page = reader.changes(query, 0, None, 10_000)
+                if page.complete_to != page.log.tip or len(page.entries) != page.log.tip:
+                    torn.append(page)
+        finally:
+            reader.close()
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        for version in range(1, rounds + 1):
+            opened.append(*(snapshot(f"doc-{n}", {"a": version}) for n in range(5)))
+    finally:
+        stop.set()
+        thread.join()
+    assert not torn
+    assert opened.reader.log().tip == 5 * rounds

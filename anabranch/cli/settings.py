@@ -95,6 +95,10 @@ def warnings(settings: Settings) -> list[str]:
         found.append(f"admin_token has fewer than {TOKEN_CHARACTERS_MIN} characters: it can be guessed")
     if settings.private and settings.relay_url is None:
         found.append("private without relay_url: an AUTH made for another relay is taken here too while it is fresh")
+    if settings.private:
+        found.append(
+            "private: whoever can sign may write, each their own, until there is an access key (anabranch keys)"
+        )
     if settings.private and token is None:
         found.append("private without admin_token: access keys can only be made while the node is stopped")
     if settings.durability == "normal":

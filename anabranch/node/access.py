@@ -12,10 +12,10 @@ from anabranch.wire.session import Grant
 
 
 class Access:
-    def __init__(self, keys: list[AccessKey], writer: WriterThread, lost: Callable[[str], None]) -> None:
+    def __init__(self, keys: list[AccessKey], writer: WriterThread, lost: Callable[[str | None], None]) -> None:
         self.keys = {key.key: key for key in keys}
         self._writer = writer
-        self._lost = lost  # called with a key that holds no longer
+        self._lost = lost  # called with a key that holds no longer; None: with having no key, once one is asked for
 
     def grants(self) -> list[Grant] | None:
         """The grants that hold just now; None when there are no access keys at all, and so none is asked for."""
@@ -33,6 +33,8 @@ class Access:
 
     async def save(self, key: AccessKey) -> None:
         await self._writer.run(lambda writer: writer.save_access_key(key))
+        if not self.keys:
+            self._lost(None)
         self.keys[key.key] = key
         if not key.usable(now.seconds()):
             self._lost(key.key)

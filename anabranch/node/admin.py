@@ -61,7 +61,7 @@ class Admin:
         """Whoever has the token; where none is set, whoever is on this machine itself and no web page there."""
         if self._token is not None:
             given = request.headers.get("authorization", "")
-            return hmac.compare_digest(given.encode(), f"Bearer {self._token}".encode())
+            return hmac.compare_digest(given.encode("latin-1"), f"Bearer {self._token}".encode())
         forwarded = any(name in request.headers for name in ("forwarded", "x-forwarded-for", "x-real-ip", "origin"))
         return not forwarded and _is_loopback(request.peer)
 
@@ -76,6 +76,9 @@ class Admin:
             return _UNAUTHORIZED if self._token is not None else _NOT_CONFIGURED
         body = _object(request.body)
         change: dict[str, Any] = {}
+        for name in body:
+            if name not in ("payload_retention_days", "compaction_interval_seconds"):
+                raise BadRequest(f"unknown field {name[:32]!r}")
         if "payload_retention_days" in body:
             days = body["payload_retention_days"]
             if days is not None and not _natural(days):
@@ -105,7 +108,8 @@ class Admin:
     async def _keys(self, request: Request, name: str) -> Answer:
         if not name:
             if request.method == "GET":
-                return json_answer({"keys": [_shown(key) for key in self._node.access.keys.values()]})
+                keys = await self._node.readers.run(lambda reader: reader.access_keys())
+                return json_answer({"keys": [_shown(key) for key in keys]})
             if request.method == "POST":
                 return await self._create_key(_object(request.body) if request.body else {})
             return _NOT_ALLOWED
@@ -115,7 +119,8 @@ class Admin:
         if key is None:
             return _NOT_FOUND
         if request.method == "GET":
-            return json_answer(_shown(key))
+            keys = await self._node.readers.run(lambda reader: reader.access_keys())
+            return json_answer(next(_shown(stored) for stored in keys if stored.key == key.key))
         if request.method == "DELETE":
             await self._node.access.delete(key.key)
             return json_answer({"deleted": True, "key": key.key})

@@ -24,7 +24,7 @@ from anabranch.node.writing import WriterThread
 from anabranch.store.contract import Duplicate, Offer, Outcome, Refused, Stored, Superseded
 from anabranch.wire import messages
 
-BATCH_MAX = 256
+BATCH_MIN, BATCH_MAX = 16, 256
 GROUP_MAX = 768
 LINGER_SECONDS = 0.01
 
@@ -81,8 +81,9 @@ class Admission:
 
     def _dispatch(self) -> None:
         self._scheduled = False
+        size = max(BATCH_MIN, min(BATCH_MAX, self._in_flight // 8))  # fine enough that every stage always has work
         while self._waiting and self._prover.idle:
-            batch = _Batch([self._waiting.popleft() for _ in range(min(BATCH_MAX, len(self._waiting)))])
+            batch = _Batch([self._waiting.popleft() for _ in range(min(size, len(self._waiting)))])
             self._proving.append(batch)
             proofs = b"".join([nostr.proof(offer.operation.event) for _, offer in batch.items])
             self._prover.submit(proofs, lambda held, batch=batch: self._proved(batch, held))  # type: ignore[misc]

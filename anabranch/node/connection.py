@@ -153,7 +153,8 @@ class Connection(asyncio.Protocol):
         try:
             answer = await self._node.http.answer(Request(method, target, headers, body, self.peer))
         except Exception:
-            log.exception("a request failed", extra={"target": target.partition("?")[0]})
+            # No more of the path than this: what follows may be an access key.
+            log.exception("a request failed", extra={"target": "/".join(target.partition("?")[0].split("/")[:3])})
             answer = Answer(500, b'{"error":"internal error"}', "application/json")
         self._write_http(answer, request)
 
@@ -302,6 +303,9 @@ class Connection(asyncio.Protocol):
             task.cancel()
         if self._live is not None and (subscription := self._live.pop(name, None)) is not None:
             self._node.hub.leave(subscription)
+
+    def has(self, subscription: Subscription) -> bool:
+        return self._live is not None and self._live.get(subscription.name) is subscription
 
     def subscription_ended(self, name: str) -> None:
         if self._live is not None:

@@ -172,7 +172,9 @@ class Hub:
             first = next((position for position, _ in entries if position is not None), self.tip + 1)
             for member in list(group.members):
                 if member.complete_to >= first:  # its replay had already read what is only now published
-                    self._send(member, [e for e in entries if e[0] is None or e[0] > member.complete_to])
+                    fresh = [e for e in entries if e[0] is None or e[0] > member.complete_to]
+                    self._send(member, fresh)
+                    deliveries += len(fresh)
                     continue
                 data = built.get(member.opening)
                 if data is None:

@@ -159,10 +159,10 @@ class Node:
         held = await self.prover.check(nostr.proof(event))
         return None if held is None else bool(held[0])
 
-    def _access_lost(self, key: str) -> None:
+    def _access_lost(self, key: str | None) -> None:
         for connection in list(self.sessions):
             session = connection.session
-            if session is not None and session.grant is not None and session.grant.key == key:
+            if session is not None and (session.grant.key == key if session.grant else key is None and session.authors):
                 connection.send(frames.text(messages.notice("restricted: the access key holds no longer")))
                 connection.hang_up(frames.POLICY, "access key rejected")
 
@@ -237,7 +237,7 @@ def _greet(node: Node) -> None:
         f"  data       {node.store.path} (stream {log_.stream[:8]}…, {log_.tip} operations so far)",
         f"  about it   curl -s -H 'Accept: application/nostr+json' {node.http_url}/",
         f"  health     {node.http_url}/readyz   metrics  {node.http_url}/metrics",
-        "  try next   make demo — two devices, one note, a conflict and its end",
+        "  try next   anabranch demo: two devices, one note, a conflict and its end (make demo)",
         "  stop       Ctrl-C",
     ]
     if node.store.renewed:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
 import socket
 import struct
 import subprocess
@@ -78,7 +77,10 @@ class _Worker(asyncio.Protocol):
     async def start(self) -> None:
         ours, theirs = socket.socketpair()
         self._process = subprocess.Popen(  # noqa: ASYNC220 - forks in a millisecond, once
-            [sys.executable, "-m", "anabranch.node.prover"], stdin=theirs, stdout=theirs, close_fds=True
+            [sys.executable, "-m", "anabranch.node.prover"],
+            stdin=theirs,
+            stdout=theirs,
+            start_new_session=True,  # a Ctrl-C is for the node, which ends its workers itself
         )
         theirs.close()
         await asyncio.get_running_loop().create_connection(lambda: self, sock=ours)
@@ -129,8 +131,7 @@ class _Worker(asyncio.Protocol):
 
 
 def work() -> None:
-    """A worker's life: read a batch, check it, answer; end when the node is gone (and not by a Ctrl-C meant for it)."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """A worker's life: read a batch, check it, answer; end when the node is gone."""
     with os.fdopen(0, "rb", buffering=1 << 20) as asked, os.fdopen(1, "wb", buffering=0) as answers:
         while len(head := asked.read(_LENGTH.size)) == _LENGTH.size:
             proofs = asked.read(_LENGTH.unpack(head)[0])

@@ -44,6 +44,10 @@ class Consumer(Protocol):
         """Wait until the socket takes more. Raises `ConnectionError` when it never will."""
         ...
 
+    def has(self, subscription: Subscription) -> bool:
+        """Whether the subscription is still the one of its name."""
+        ...
+
     def subscription_ended(self, name: str) -> None: ...
 
 
@@ -112,9 +116,14 @@ class Replay:
                 """On the reader's thread: send the beginning while the rest is still being looked up."""
                 nonlocal begun
                 status = frames.text(messages.changes_status(asked.subscription, first.tip))
-                data, _ = _framed(reader, subscription, first.positions)
+                data, sent = _framed(reader, subscription, first.positions)
                 begun = len(first.positions)
-                loop.call_soon_threadsafe(consumer.send, status + data)
+                loop.call_soon_threadsafe(send, status + data, sent)
+
+            def send(data: bytes, sent: int) -> None:
+                if consumer.has(subscription):  # it may have been closed or replaced since
+                    consumer.send(data)
+                    self._metrics.replayed.inc(sent)
 
             loop = asyncio.get_running_loop()
             query, limit = asked.request.query, asked.request.limit
@@ -145,7 +154,8 @@ class Replay:
                 since = page.complete_to
                 if left is not None:
                     left -= len(page.entries)
-                finished = left == 0 or since >= min(request.until or page.log.tip, page.log.tip)
+                last = page.log.tip if request.until is None else min(request.until, page.log.tip)
+                finished = left == 0 or since >= last
                 if not finished:  # while this page is sent, the next is read
                     reading = asyncio.create_task(self._page(request, since, _next_size(left)))
                 self._send_page(consumer, subscription, page)

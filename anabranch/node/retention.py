@@ -100,11 +100,11 @@ class Retention:
                     )
             finally:
                 reader.close()
+            report.floor = (await self._readers.run(lambda reader: reader.log())).floor
             if report.compacted_snapshots or report.forgotten_documents or report.expired:
                 while await self._writer.run(lambda writer: writer.return_space(PAGES_A_STEP)):
                     pass
                 log.info("compacted", extra={"report": report})
-            report.floor = (await self._readers.run(lambda reader: reader.log())).floor
             self._metrics.compacted.inc(report.compacted_snapshots)
             self._metrics.compacted_bytes.inc(report.compacted_bytes)
             await self._writer.run(lambda _: self._store.announce())

@@ -55,7 +55,7 @@ def restore(source: Path, folder: Path, replace: bool = False) -> Log:
         folder.mkdir(parents=True, exist_ok=True)
         if not replace and any(path.name != LOCK for path in folder.iterdir()):
             raise NotEmpty(f"{folder} is not empty; --force puts the backup in the place of the store there")
-        with _lock(folder):
+        with _lock(folder) as lock:
             arriving = folder / (DATABASE + ".restoring")
             try:
                 _remove(arriving)
@@ -65,6 +65,7 @@ def restore(source: Path, folder: Path, replace: bool = False) -> Log:
                 # The old file goes before the new one comes: its write-ahead log must never be taken for the new one's.
                 _remove(folder / DATABASE)
                 arriving.replace(folder / DATABASE)
+                os.ftruncate(lock, 0)  # what it says of the log is no longer so
                 _sync(folder)
             finally:
                 _remove(arriving)
@@ -97,14 +98,14 @@ def _renew(copy: Path, source: Path) -> Log:
 
 
 @contextmanager
-def _lock(folder: Path) -> Iterator[None]:
+def _lock(folder: Path) -> Iterator[int]:
     lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise StoreBusy(f"{folder} is in use by process {read_holder(folder).pid}") from None
-        yield
+        yield lock
     finally:
         os.close(lock)
 

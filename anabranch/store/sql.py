@@ -69,12 +69,16 @@ def _insert_sql(table: str, columns: int, width: int) -> str:
     return _INSERTS[key]
 
 
-def by_id(count: int, table: str = "") -> str:
-    """The condition that an operation has one of the ids bound to ?1, ?2 … — through the index, which holds only
-    the first eight bytes of each: half the pages to write for every group, and as sure, since the rest is compared."""
+def operations_by_id(count: int) -> str:
+    """`operations o WHERE` it has one of the ids bound to ?1, ?2 … — and what else is asked for may follow.
+
+    The index holds only the first eight bytes of each id: half the pages to write for every group, and as sure, since
+    the rest is compared.
+    """
     those = range(1, count + 1)
     short = ",".join(f"substr(?{number},1,8)" for number in those)
-    return f"substr({table}id,1,8) IN ({short}) AND {table}id IN ({','.join(f'?{number}' for number in those)})"
+    whole = ",".join(f"?{number}" for number in those)
+    return f"operations o INDEXED BY operation_by_id WHERE substr(o.id,1,8) IN ({short}) AND o.id IN ({whole})"
 
 
 def marks(values: Sequence[Any]) -> str:

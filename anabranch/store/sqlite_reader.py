@@ -32,7 +32,7 @@ from anabranch.store.contract import (
     StoreError,
     TooSlow,
 )
-from anabranch.store.sql import by_id, chunks, marks
+from anabranch.store.sql import chunks, marks, operations_by_id
 from anabranch.store.sqlite_select import Select, count_sql, matching_sql
 
 _decode_clock = msgspec.json.Decoder(dict[str, int]).decode
@@ -110,14 +110,14 @@ class SqliteReader:
             row[0].hex()
             for chunk in chunks(wanted, 512)
             for row in self._rows(
-                f"SELECT id FROM operations WHERE {by_id(len(chunk))} AND state = 1 ORDER BY id",
+                f"SELECT o.id FROM {operations_by_id(len(chunk))} AND o.state = 1 ORDER BY o.id",
                 [bytes.fromhex(id) for id in chunk],
             )
         ]
 
     def state(self, id: str) -> State | None:
         """Retained, compacted, removed, or None: never heard of."""
-        found = self._value(f"SELECT state FROM operations WHERE {by_id(1)}", (bytes.fromhex(id),))
+        found = self._value(f"SELECT o.state FROM {operations_by_id(1)}", (bytes.fromhex(id),))
         return None if found is None else State(found)
 
     # --- the changes feed ---

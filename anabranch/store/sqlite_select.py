@@ -13,7 +13,7 @@ from typing import Any
 
 from anabranch.core.filter import Filter
 from anabranch.core.snapshots import SYNC_RANGE
-from anabranch.store.sql import by_id, chunks, marks, tag_key
+from anabranch.store.sql import chunks, marks, operations_by_id, tag_key
 
 Rows = Callable[[str, Sequence[Any]], list[Any]]
 _PROBE = 2_000  # how far candidates are counted when two indexes could lead
@@ -47,7 +47,7 @@ class Select:
         found: dict[int, Any] = {}
         groups = list(chunks(keys, 256 if lead == "id" else 1))
         for group in groups:
-            statement = sql.replace("KEYS", marks(group)).replace("BY_ID", by_id(len(group), "o."))
+            statement = sql.replace("KEYS", marks(group)).replace("BY_ID", operations_by_id(len(group)))
             bindings = [*group, since, _END if until is None else until, *residual, self._now, limit]
             rows = self._rows(statement, bindings)
             if len(groups) == 1:
@@ -94,7 +94,7 @@ def _walk(lead: str, filter: Filter) -> tuple[str, list[Any]]:
     """The statement that walks one key of an index from the newest, and the bindings after key and time."""
     tagged = "tags t CROSS JOIN operations o ON o.position = t.position WHERE t.tag IN (KEYS)"
     source, time = {
-        "id": ("operations o WHERE BY_ID", "o.created_at"),
+        "id": ("BY_ID", "o.created_at"),
         "author": ("operations o INDEXED BY operation_by_author WHERE o.author IN (KEYS)", "o.created_at"),
         "kind": ("operations o INDEXED BY operation_by_kind WHERE o.kind IN (KEYS)", "o.created_at"),
         "time": ("operations o INDEXED BY operation_by_time WHERE KEYS = 0", "o.created_at"),
@@ -108,7 +108,7 @@ def _walk(lead: str, filter: Filter) -> tuple[str, list[Any]]:
     )
 
 
-def _conditions(filter: Filter, lead: str = "") -> tuple[list[str], list[Any]]:
+def _conditions(filter: Filter, lead: str) -> tuple[list[str], list[Any]]:
     """The filter's conditions as SQL, without time and without the one that the leading index sees to."""
     conditions: list[str] = []
     bindings: list[Any] = []
@@ -122,22 +122,30 @@ def _conditions(filter: Filter, lead: str = "") -> tuple[list[str], list[Any]]:
     for name, values in filter.tags:
         if f"#{name}" == lead:
             continue
-        if lead:
-            among = "EXISTS (SELECT 1 FROM tags x WHERE x.created_at = o.created_at AND x.position = o.position AND "
-        else:
-            among = "o.position IN (SELECT x.position FROM tags x WHERE "
-        conditions.append(f"{among} x.tag IN ({marks(list(values))}))")
+        # A value, not an EXISTS: SQLite would make a join of each, and choose among the orders of many joins for long.
+        conditions.append(
+            "(SELECT 1 FROM tags x WHERE x.created_at = o.created_at AND x.position = o.position "
+            f"AND x.tag IN ({marks(list(values))}) LIMIT 1) = 1"
+        )
         bindings += [tag_key(name, value) for value in values]
     return conditions, bindings
 
 
 def matching_sql(filter: Filter, now: int) -> tuple[str, list[Any]]:
-    """A statement that gives the positions of all that a filter matches."""
-    conditions, values = _conditions(filter)
+    """A statement that gives the positions of all that a filter matches, each once."""
+    lead, keys, source = "", [], "operations o WHERE 1"
+    if filter.ids is not None:
+        lead, keys = "id", [bytes.fromhex(id) for id in filter.ids]
+        source = operations_by_id(len(keys))
+    elif filter.tags:
+        name, values = min(filter.tags, key=lambda tag: len(tag[1]))
+        lead, keys = f"#{name}", [tag_key(name, value) for value in values]
+        source = f"operations o WHERE o.position IN (SELECT x.position FROM tags x WHERE x.tag IN ({marks(keys)}))"
+    conditions, bindings = _conditions(filter, lead)
     return (
-        "SELECT o.position FROM operations o WHERE o.state = 0 AND (o.expires_at IS NULL OR o.expires_at > ?) "
+        f"SELECT o.position FROM {source} AND o.state = 0 AND (o.expires_at IS NULL OR o.expires_at > ?) "
         f"AND o.created_at BETWEEN ? AND ?{''.join(f' AND {condition}' for condition in conditions)}",
-        [now, filter.since or 0, _END if filter.until is None else filter.until, *values],
+        [*keys, now, filter.since or 0, _END if filter.until is None else filter.until, *bindings],
     )
 
 

@@ -20,7 +20,7 @@ from anabranch.core.operation import Family, Operation, State, document_key
 from anabranch.core.snapshots import heads
 from anabranch.core.token import Log, Position
 from anabranch.store.contract import AccessKey, Duplicate, Offer, Outcome, Refused, Stored, StoreError, Superseded
-from anabranch.store.sql import by_id, chunks, insert, marks, tag_keys, transaction
+from anabranch.store.sql import chunks, insert, marks, operations_by_id, tag_keys, transaction
 
 STORAGE_SPENT = Refused("restricted", "the access key's storage limit is reached")
 DELETED = Refused("blocked", "deleted by its author")
@@ -79,7 +79,7 @@ class SqliteWriter:
             positions = [
                 row[0]
                 for chunk in chunks([bytes.fromhex(id) for id in ids], 500)
-                for row in self._all(f"SELECT position FROM operations WHERE {by_id(len(chunk))}", chunk)
+                for row in self._all(f"SELECT o.position FROM {operations_by_id(len(chunk))}", chunk)
             ]
             return self._remove(positions)
 
@@ -255,7 +255,7 @@ class _Group:
     def _look_up(self, offers: Sequence[Offer], ids: Sequence[bytes]) -> None:
         """Read, with few statements, all that the decisions depend on."""
         for chunk in chunks(ids, 256):
-            for row in self._writer._all(f"SELECT id, state FROM operations WHERE {by_id(len(chunk))}", chunk):
+            for row in self._writer._all(f"SELECT o.id, o.state FROM {operations_by_id(len(chunk))}", chunk):
                 self._known[row[0]] = State(row[1])
         documents = list({d for offer in offers if (d := offer.operation.document) is not None})
         for chunk in chunks(documents, 256):
@@ -379,7 +379,7 @@ class _Group:
                 positions += [
                     row[0]
                     for row in self._writer._all(
-                        f"SELECT position FROM operations WHERE {by_id(1)} AND author = ? AND kind <> ? AND state = 0",
+                        f"SELECT o.position FROM {operations_by_id(1)} AND o.author = ? AND o.kind <> ? AND o.state = 0",
                         (target, author, nostr.DELETION),
                     )
                 ]

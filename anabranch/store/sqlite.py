@@ -61,11 +61,14 @@ class SqliteStore:
         except OSError:
             os.close(lock)
             raise StoreBusy(f"{folder} is in use by {_who(read_holder(folder))}") from None
+        store = None
         try:
             _create(folder / DATABASE)
             store = cls(folder, lock, synchronous)
             store._notice_restore()
-        except (apsw.Error, schema.NewerSchema) as error:
+        except (apsw.Error, schema.NewerSchema, StoreError) as error:
+            if store is not None:
+                store.writer.close()
             os.close(lock)
             raise StoreError(f"cannot open {folder / DATABASE}: {error}") from error
         return store

@@ -231,8 +231,10 @@ class _Group:
     def __init__(self, db: apsw.Connection, received_at: int, writer: SqliteWriter) -> None:
         self._db = db
         self._writer = writer
-        self._received_at = received_at
-        self._tip, self._reach = writer._all("SELECT tip, bytes FROM log")[0]
+        self._tip, self._reach, before = writer._all(
+            "SELECT tip, bytes, (SELECT received_at FROM operations WHERE position = tip) FROM log"
+        )[0]
+        self._received_at = max(received_at, before or 0)  # along the log time never goes back, whatever a clock does
         self._rows: list[Any] = []  # what this group adds, row after row
         self._row_of: dict[int, int] = {}  # where the row of a version begins, by position
         self._raws: list[Any] = []
@@ -379,7 +381,8 @@ class _Group:
                 positions += [
                     row[0]
                     for row in self._writer._all(
-                        f"SELECT o.position FROM {operations_by_id(1)} AND o.author = ? AND o.kind <> ? AND o.state = 0",
+                        f"SELECT o.position FROM {operations_by_id(1)} "
+                        "AND o.author = ? AND o.kind <> ? AND o.state = 0",
                         (target, author, nostr.DELETION),
                     )
                 ]

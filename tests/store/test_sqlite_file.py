@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import apsw
+import msgspec
 import pytest
 from histories import AUTHORS, event, operation, snapshot
 
@@ -20,7 +21,8 @@ from anabranch.core.retention import ReplayWindow
 from anabranch.core.snapshots import NOTE
 from anabranch.store import backup, schema
 from anabranch.store.contract import AccessKey, Duplicate, Offer, StoreBusy, Stored, StoreError, TooSlow
-from anabranch.store.sqlite import DATABASE, LOCK, SqliteStore, read_holder
+from anabranch.store.sqlite import DATABASE, LOCK, Holder, SqliteStore, read_holder
+from anabranch.store.sqlite_writer import SqliteWriter
 
 
 def append(store: SqliteStore, *events) -> list:
@@ -82,6 +84,24 @@ def test_a_store_that_failed_to_open_is_not_held(folder: Path):
         with pytest.raises(StoreError) as refusal:
             SqliteStore.open(folder, "OFF")
         assert not isinstance(refusal.value, StoreBusy)
+
+
+def test_a_store_whose_new_epoch_cannot_be_written_is_not_held(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    def fail(self: SqliteWriter) -> str:
+        raise StoreError("the disk is full")
+
+    store = grown(folder, 1)
+    log = store.log()
+    store.close()
+    (folder / LOCK).write_bytes(msgspec.json.encode(Holder(stream=log.stream, epoch=log.epoch, tip=9)))
+    with monkeypatch.context() as broken:
+        broken.setattr(SqliteWriter, "new_epoch", fail)
+        for _ in range(2):
+            with pytest.raises(StoreError, match="the disk is full"):
+                SqliteStore.open(folder, "OFF")
+    again = SqliteStore.open(folder, "OFF")
+    assert again.renewed
+    again.close()
 
 
 def test_inspecting_reads_beside_the_writer_and_writes_nothing(folder: Path):

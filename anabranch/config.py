@@ -50,7 +50,8 @@ class RetentionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     ) = None
     interval_seconds: doc(Positive, "how often compaction runs") = 300
     deleted_documents: doc(
-        Natural | None, "fully deleted documents kept for one author; the oldest above go altogether"
+        Natural | None,
+        'fully deleted documents kept for one author, the oldest above go altogether; "none": all are kept',
     ) = 100
     replay_count: doc(Positive | None, "positions of the log that stay replayable; unset: all") = None
     replay_age_seconds: doc(Positive | None, "age of the log that stays replayable; unset: any") = None
@@ -72,7 +73,7 @@ class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     event_bytes: doc(Positive, "bytes of one event") = 131_072
     tags: doc(Positive, "tags of one event") = 2_000
     content_characters: doc(Positive, "characters of an event's content") = 102_400
-    created_at_ahead_seconds: doc(Natural | None, "how far in the future created_at may be") = 86_400
+    created_at_ahead_seconds: doc(Natural | None, 'how far in the future created_at may be; "none": any') = 86_400
     created_at_behind_seconds: doc(Natural | None, "how far in the past created_at may be; unset: any") = None
     subscriptions: doc(Positive, "subscriptions of one connection") = 100
     subscription_id_characters: doc(Positive, "characters of a subscription id") = 64
@@ -263,10 +264,12 @@ def _toml(file: Path) -> dict[str, Any]:
 
 def _read(file: Path) -> dict[str, Any]:
     values = _toml(file)
-    known = {setting.key for setting in settings_table()}
-    for key, _ in _leaves(values, ()):
+    known = {setting.key: setting for setting in settings_table()}
+    for key, value in list(_leaves(values, ())):
         if key not in known:
             raise ConfigError(f"unknown key `{key}` in {file}{_nearest(key, known)}")
+        if value == "none" and known[key].default is not None and known[key].may_be_unset:  # TOML has no null
+            _put(values, known[key].path, None)
     return values
 
 

@@ -308,3 +308,9 @@ def test_all_that_is_wrong_is_told_at_once(write):
         assert sum(named in text for text in found) == 1, named
     assert config.problems(write("port = 1"), {}) == []
     assert config.in_file(write("port = 1\n[retention]\nmode = 'x'\n")) == {"port", "retention.mode"}
+
+
+def test_the_file_can_say_none_where_a_default_can_be_unset(tmp_path: Path):
+    file = tmp_path / "anabranch.toml"
+    file.write_text('[retention]\ndeleted_documents = "none"\n')
+    assert load(file, environment={}).retention.deleted_documents is None

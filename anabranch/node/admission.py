@@ -26,6 +26,7 @@ from anabranch.wire import messages
 
 BATCH_MIN, BATCH_MAX = 16, 256
 GROUP_MAX = 768
+GROUPS_AHEAD = 2  # one being written, one ready for the writer
 LINGER_SECONDS = 0.01
 
 
@@ -56,7 +57,7 @@ class Admission:
         self._waiting: deque[_Item] = deque()
         self._proving: deque[_Batch] = deque()
         self._proven: list[_Item] = []  # waiting for the writer
-        self._committing = False
+        self._committing = 0
         self._linger: asyncio.TimerHandle | None = None
         self._scheduled = False
         self._in_flight = 0
@@ -116,10 +117,10 @@ class Admission:
         self._commit_when_worth_it()
 
     def _commit_when_worth_it(self) -> None:
-        if not self._proven or self._committing:
+        if not self._proven or self._committing >= GROUPS_AHEAD:
             return
-        enough = min(GROUP_MAX, self._in_flight // 3)  # the rest is being proven or answered meanwhile
-        if len(self._proven) >= enough or not (self._proving or self._waiting):
+        enough = min(GROUP_MAX, self._in_flight // 4)  # the rest is being proven or answered meanwhile
+        if len(self._proven) >= enough or not (self._committing or self._proving or self._waiting):
             self._commit()
         elif self._linger is None:
             self._linger = asyncio.get_running_loop().call_later(LINGER_SECONDS, self._commit)
@@ -128,14 +129,14 @@ class Admission:
         if self._linger is not None:
             self._linger.cancel()
             self._linger = None
-        if self._committing or not self._proven:
+        if self._committing >= GROUPS_AHEAD or not self._proven:
             return
         items, self._proven = self._proven, []
-        self._committing = True
+        self._committing += 1
         self._writer.append([offer for _, offer in items], lambda outcomes: self._committed(items, outcomes))
 
     def _committed(self, items: list[_Item], outcomes: Sequence[Outcome] | None) -> None:
-        self._committing = False
+        self._committing -= 1
         self._commit_when_worth_it()
         if outcomes is None:
             self._metrics.failed.inc(len(items))

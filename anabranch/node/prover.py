@@ -132,6 +132,7 @@ class _Worker(asyncio.Protocol):
 
 def work() -> None:
     """A worker's life: read a batch, check it, answer; end when the node is gone."""
+    os.nice(5)  # the node itself goes first: while it waits for a core, nobody is answered
     with os.fdopen(0, "rb", buffering=1 << 20) as asked, os.fdopen(1, "wb", buffering=0) as answers:
         while len(head := asked.read(_LENGTH.size)) == _LENGTH.size:
             proofs = asked.read(_LENGTH.unpack(head)[0])

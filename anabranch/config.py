@@ -21,7 +21,7 @@ from msgspec import Meta
 from anabranch.core import snapshots
 from anabranch.core.nostr import Limits
 from anabranch.core.operation import KindPolicy
-from anabranch.core.retention import Mode, Policy, ReplayWindow
+from anabranch.core.retention import DAYS_MAX, Mode, Policy, ReplayWindow
 
 PREFIX = "ANABRANCH_"
 
@@ -45,7 +45,7 @@ class RetentionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     )
     recent_count: doc(Positive, "snapshots of a document whose payload stays, heads included") = 4
     payload_days: doc(
-        Natural | None,
+        Annotated[int, Meta(ge=0, le=DAYS_MAX)] | None,
         "age in days at which a dominated snapshot's payload may go; unset: never (0 under current_only)",
     ) = None
     interval_seconds: doc(Positive, "how often compaction runs") = 300
@@ -78,15 +78,18 @@ class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     subscriptions: doc(Positive, "subscriptions of one connection") = 100
     subscription_id_characters: doc(Positive, "characters of a subscription id") = 64
     filters: doc(Positive, "filters of one REQ") = 20
-    filter_values: doc(Positive, "values in one list of a filter") = 2_000
+    filter_values: doc(Positive, "values in all the lists of a filter") = 2_000
+    open_filter_values: doc(Positive, "values in the filters of all open subscriptions of one connection") = 20_000
     query_limit: doc(Positive, "events that one filter gets at the most") = 50_000
     query_seconds: doc(Positive, "how long one query may take") = 20
+    queries_at_once: doc(Positive, "queries of one connection that are read at the same time") = 2
     queries_waiting: doc(
         Positive, "queries of one connection that may wait at once; then its socket is read no further"
     ) = 50
     events_in_flight: doc(
         Positive, "events of one connection that may wait to be stored; then its socket is read no further"
     ) = 2_000
+    bytes_in_flight: doc(Positive, "bytes of the same; then likewise") = 8_388_608
     bad_messages: doc(Positive, "refused messages in a row after which a connection is closed") = 1_000
     send_buffer_bytes: doc(
         Positive, "bytes that may wait for a reader of live events; one that is further behind is dropped"

@@ -128,9 +128,8 @@ class Model:
             return False
         if operation.family is Family.PLAIN:
             return True
-        return not any(
-            slow_dominates(other.operation.clock, operation.clock) for other in self._retained(operation.document)
-        )
+        known = [other for other in self.records if other.operation.document == operation.document]
+        return not any(slow_dominates(other.operation.clock, operation.clock) for other in known)
 
     def heads(self) -> set[str]:
         return {record.id for record in self.records if self.is_head(record)}

@@ -16,6 +16,7 @@ from typing import Protocol
 from histories import operation
 
 from anabranch.core.nostr import Event
+from anabranch.core.operation import State
 from anabranch.store.contract import Facts, Offer, Outcome, Reader, Store, Writer
 from anabranch.store.sqlite import SqliteStore
 
@@ -73,8 +74,8 @@ class Opened:
         return next((facts for facts in self.facts() if facts.id == e.id), None)
 
     def heads(self) -> set[str]:
-        """Ids of all that the store itself calls a head."""
-        return {facts.id for facts in self.facts() if facts.head}
+        """Ids of all that the store itself calls a head and can give."""
+        return {facts.id for facts in self.facts() if facts.head and facts.state is State.RETAINED}
 
     def ids(self, positions: Sequence[int]) -> list[str]:
         known = {facts.position: facts.id for facts in self.facts()}

@@ -37,6 +37,12 @@ class ChangesQuery(msgspec.Struct, frozen=True):
     collections: frozenset[str] | None = None
 
     @property
+    def size(self) -> int:
+        """How many values its conditions name."""
+        sets = (self.kinds, self.coordinates, self.actions, self.collections)
+        return 1 + sum(len(values) for values in sets if values is not None)
+
+    @property
     def impossible(self) -> bool:
         """Whether a condition is an empty set, so that nothing can ever match."""
         sets = (self.kinds, self.coordinates, self.actions, self.collections)

@@ -7,7 +7,6 @@ runs and that every stored query is held equal to.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -33,6 +32,15 @@ class Filter(msgspec.Struct, frozen=True):
         """Whether a condition is an empty set, so that nothing can ever match."""
         sets = (self.ids, self.authors, self.kinds, *(values for _, values in self.tags))
         return any(values is not None and not values for values in sets)
+
+    @property
+    def size(self) -> int:
+        """How many values its conditions name."""
+        return sum(
+            len(values)
+            for values in (self.ids, self.authors, self.kinds, *(v for _, v in self.tags))
+            if values is not None
+        )
 
     def live(self) -> Filter:
         """What of the filter counts for events yet to come."""
@@ -100,15 +108,3 @@ def matches(filter: Filter, event: Event) -> bool:
     if filter.until is not None and event.created_at > filter.until:
         return False
     return all(any(value in wanted for value in event.values(name)) for name, wanted in filter.tags)
-
-
-def describe(filter: Filter) -> Mapping[str, Any]:
-    """The filter as JSON again, for logs and the console."""
-    shown: dict[str, Any] = {}
-    for field in ("ids", "authors", "kinds"):
-        if (values := getattr(filter, field)) is not None:
-            shown[field] = sorted(values)
-    for field in ("since", "until", "limit"):
-        if (value := getattr(filter, field)) is not None:
-            shown[field] = value
-    return shown | {f"#{name}": sorted(values) for name, values in filter.tags}

@@ -16,6 +16,7 @@ from anabranch.core.snapshots import heads
 from anabranch.core.token import Position
 
 DAY = 86_400
+DAYS_MAX = 36_500
 
 
 class Mode(StrEnum):
@@ -41,7 +42,7 @@ class Policy(msgspec.Struct, frozen=True):
 
     def cutoff(self, now: int) -> int | None:
         """Payloads created at or after this time all stay; None when all stay anyway."""
-        return now - self.payload_days * DAY if self.compacts and self.payload_days is not None else None
+        return max(0, now - self.payload_days * DAY) if self.compacts and self.payload_days is not None else None
 
 
 class ReplayWindow(msgspec.Struct, frozen=True):

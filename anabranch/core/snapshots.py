@@ -7,7 +7,7 @@ Because `heads(A ∪ B) = heads(heads(A) ∪ heads(B))`, heads can be kept on wr
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 import msgspec
@@ -68,6 +68,13 @@ class Versioned(Protocol):
 
 
 V = TypeVar("V", bound=Versioned)
+
+
+def advance(current: Sequence[V], version: V) -> list[V]:
+    """The heads after one more version, given the heads before it: `heads([*current, version])`, in one pass."""
+    if any(clocks.dominates(head.clock, version.clock) or head.id == version.id for head in current):
+        return list(current)
+    return [*(head for head in current if not clocks.dominates(version.clock, head.clock)), version]
 
 
 def heads(versions: Iterable[V]) -> list[V]:

@@ -12,7 +12,6 @@ from typing import NewType
 import msgspec
 
 Position = NewType("Position", int)
-OperationId = NewType("OperationId", str)
 
 START = Position(0)  # before the first operation
 
@@ -20,8 +19,6 @@ START = Position(0)  # before the first operation
 class GapReason(StrEnum):
     TOKEN_TOO_OLD = "token_too_old"
     TOKEN_TOO_NEW = "token_too_new"
-    EPOCH_MISMATCH = "epoch_mismatch"
-    STREAM_MISMATCH = "stream_mismatch"
 
 
 class Log(msgspec.Struct, frozen=True):

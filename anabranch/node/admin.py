@@ -14,6 +14,7 @@ from urllib.parse import unquote
 import msgspec
 
 from anabranch.core.nostr import is_hex
+from anabranch.core.retention import DAY, DAYS_MAX
 from anabranch.node import now
 from anabranch.node.http import Answer, Request, json_answer
 from anabranch.store.contract import AccessKey
@@ -51,6 +52,8 @@ class Admin:
                 return await self._compact(request)
             if path == "keys" or path.startswith("keys/"):
                 return await self._keys(request, unquote(path.removeprefix("keys").removeprefix("/")))
+            if path.startswith("events/"):
+                return await self._remove(request, path.removeprefix("events/"))
             if path == "connections":
                 return self._connections(request)
         except BadRequest as error:
@@ -81,12 +84,12 @@ class Admin:
                 raise BadRequest(f"unknown field {name[:32]!r}")
         if "payload_retention_days" in body:
             days = body["payload_retention_days"]
-            if days is not None and not _natural(days):
+            if days is not None and not (_natural(days) and days <= DAYS_MAX):
                 raise BadRequest("payload_retention_days must be a non-negative integer or null")
             change["payload_retention_days"] = days
         if "compaction_interval_seconds" in body:
             seconds = body["compaction_interval_seconds"]
-            if not _natural(seconds) or seconds == 0:
+            if not _natural(seconds) or not 0 < seconds <= DAYS_MAX * DAY:
                 raise BadRequest("compaction_interval_seconds must be a positive integer")
             change["compaction_interval_seconds"] = seconds
         report = await self._node.retention.change(**change)
@@ -101,7 +104,18 @@ class Admin:
         return json_answer(msgspec.to_builtins(report) | {"file_bytes_before": before, "file_bytes_after": after})
 
     async def _file_bytes(self) -> int:
-        return await self._node.readers.run(lambda reader: reader.statistics().file_bytes)
+        return await self._node.readers.run(lambda reader: reader.file_bytes())
+
+    # --- events ---
+
+    async def _remove(self, request: Request, id: str) -> Answer:
+        """Take an event off the relay for good."""
+        if request.method != "DELETE":
+            return _NOT_ALLOWED
+        if not is_hex(id, 64):
+            raise BadRequest("an event id is lower-case hex of 64 characters")
+        removed = await self._node.writer.run(lambda writer: writer.remove([id]))
+        return json_answer({"removed": True, "id": id}) if removed else _NOT_FOUND
 
     # --- access keys ---
 
@@ -112,6 +126,9 @@ class Admin:
                 return json_answer({"keys": [_shown(key) for key in keys]})
             if request.method == "POST":
                 return await self._create_key(_object(request.body) if request.body else {})
+            if request.method == "DELETE":
+                await self._node.access.ask_for_none()
+                return json_answer({"deleted": True})
             return _NOT_ALLOWED
         if request.method not in ("GET", "PATCH", "DELETE"):
             return _NOT_ALLOWED
@@ -124,13 +141,12 @@ class Admin:
         if request.method == "DELETE":
             await self._node.access.delete(key.key)
             return json_answer({"deleted": True, "key": key.key})
-        changed = msgspec.structs.replace(key, **_key_fields(_object(request.body)))
-        await self._node.access.save(changed)
-        return json_answer(_shown(changed))
+        changed = await self._node.access.change(key.key, _key_fields(_object(request.body)))
+        return _NOT_FOUND if changed is None else json_answer(_shown(changed))
 
     async def _create_key(self, body: dict[str, Any]) -> Answer:
         key = AccessKey(new_access_key(), created_at=now.seconds(), **_key_fields(body))
-        await self._node.access.save(key)
+        await self._node.access.create(key)
         return json_answer(_shown(key), 201)
 
     # --- connections ---

@@ -33,7 +33,9 @@ LINGER_SECONDS = 0.01
 class Publisher(Protocol):
     """Whoever sent an event and waits for its OK."""
 
-    def acknowledge(self, answer: bytes) -> None: ...
+    def acknowledge(self, answer: bytes, size: int) -> None:
+        """The answer to an event of `size` bytes."""
+        ...
 
 
 _Item = tuple[Publisher, Offer]
@@ -154,8 +156,8 @@ class Admission:
         self._metrics.deliveries.inc(self._hub.publish(published))
 
     def _answer(self, items: Sequence[_Item], answers: Sequence[bytes]) -> None:
-        for (publisher, _), answer in zip(items, answers, strict=True):
-            publisher.acknowledge(answer)
+        for (publisher, offer), answer in zip(items, answers, strict=True):
+            publisher.acknowledge(answer, len(offer.operation.raw))
         self._in_flight -= len(items)
         if not self._in_flight and self._drained is not None and not self._drained.done():
             self._drained.set_result(None)

@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import h11
 
+from anabranch.core.changes import ChangesQuery
 from anabranch.node import now
 from anabranch.node.http import Answer, Request
 from anabranch.node.hub import Style, Subscription
@@ -23,6 +24,9 @@ from anabranch.wire.session import Cancel, Changes, Count, Effect, Hangup, Prove
 
 if TYPE_CHECKING:
     from anabranch.node.main import Node
+    from anabranch.store.contract import Reader
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -39,13 +43,17 @@ class Connection(asyncio.Protocol):
         "_frames",
         "_http",
         "_in_flight",
+        "_in_flight_bytes",
         "_live",
         "_node",
         "_out",
         "_paused_reading",
+        "_reading",
         "_request",
+        "_stopped",
         "_tasks",
         "_transport",
+        "began",
         "id",
         "peer",
         "pinged",
@@ -66,11 +74,13 @@ class Connection(asyncio.Protocol):
         self._drained: asyncio.Future[None] | None = None
         self._live: dict[str, Subscription] | None = None
         self._tasks: dict[str, asyncio.Task[None]] | None = None
-        self._in_flight = 0
+        self._in_flight = self._in_flight_bytes = 0
+        self._reading = asyncio.Semaphore(node.settings.limits.queries_at_once)
         self._paused_reading = False
+        self._stopped = False
         self.id = ""
         self.peer = ""
-        self.seen = now.monotonic()
+        self.seen = self.began = now.monotonic()
         self.pinged: float | None = None
 
     # --- the socket ---
@@ -80,17 +90,13 @@ class Connection(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=_HIGH_WATER)
         peer = transport.get_extra_info("peername")
         self.peer = peer[0] if isinstance(peer, tuple) else "local"
-        self._node.opened(self)
+        if not self._node.opened(self):
+            self._transport.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._closing = True
         self._transport = None
-        for task in (self._tasks or {}).values():
-            task.cancel()
-        for subscription in (self._live or {}).values():
-            self._node.hub.leave(subscription)
-        self._tasks = self._live = None
-        self._wake()
+        self._let_go()
+        self._tasks = None
         self._node.closed(self)
 
     def data_received(self, data: bytes) -> None:
@@ -115,36 +121,41 @@ class Connection(asyncio.Protocol):
     def _receive_http(self, data: bytes) -> None:
         assert self._http is not None
         self._http.receive_data(data)
-        try:
-            self._next_http()
-        except h11.RemoteProtocolError:
-            self._write_http(Answer(400, b"bad request\n"), None, close=True)
+        self._next_http()
 
     def _next_http(self) -> None:
+        """Take up the next request, if all of it is here. One at a time: while it is served nothing more is read."""
         http = self._http
-        while http is not None:
-            event = http.next_event()
-            if isinstance(event, h11.Request):
-                if _header(event, b"upgrade").lower() == b"websocket":
-                    self._upgrade(event, http)
+        try:
+            while http is not None and not self._closing:
+                event = http.next_event()
+                if isinstance(event, h11.Request):
+                    if _header(event, b"upgrade").lower() == b"websocket":
+                        self._upgrade(event, http)
+                        return
+                    if int(_header(event, b"content-length") or 0) > BODY_MAX:
+                        self._refuse_http(413, b"body too large\n")
+                        return
+                    if http.they_are_waiting_for_100_continue and self._transport is not None:
+                        ready = h11.InformationalResponse(status_code=100, headers=[], reason=b"")
+                        self._transport.write(http.send(ready) or b"")
+                    self._request = (event, bytearray())
+                elif isinstance(event, h11.Data) and self._request is not None:
+                    self._request[1].extend(event.data)
+                    if len(self._request[1]) > BODY_MAX:
+                        self._refuse_http(413, b"body too large\n")
+                        return
+                elif isinstance(event, h11.EndOfMessage) and self._request is not None:
+                    (request, body), self._request = self._request, None
+                    self._pause_reading()
+                    self._start("http", self._serve_http(request, bytes(body)))
                     return
-                if int(_header(event, b"content-length") or 0) > BODY_MAX:
-                    self._write_http(Answer(413, b"body too large\n"), None, close=True)
+                else:  # NEED_DATA, PAUSED, CLOSED
+                    if isinstance(event, h11.ConnectionClosed):
+                        self._abort()
                     return
-                self._request = (event, bytearray())
-            elif isinstance(event, h11.Data) and self._request is not None:
-                self._request[1].extend(event.data)
-                if len(self._request[1]) > BODY_MAX:
-                    self._write_http(Answer(413, b"body too large\n"), None, close=True)
-                    return
-            elif isinstance(event, h11.EndOfMessage) and self._request is not None:
-                (request, body), self._request = self._request, None
-                self._start("http", self._serve_http(request, bytes(body)))
-                return
-            else:  # NEED_DATA, PAUSED, CLOSED
-                if isinstance(event, h11.ConnectionClosed):
-                    self._abort()
-                return
+        except h11.RemoteProtocolError:
+            self._refuse_http(400, b"bad request\n")
 
     async def _serve_http(self, request: h11.Request, body: bytes) -> None:
         target = request.target.decode("latin-1")
@@ -156,9 +167,25 @@ class Connection(asyncio.Protocol):
             # No more of the path than this: what follows may be an access key.
             log.exception("a request failed", extra={"target": "/".join(target.partition("?")[0].split("/")[:3])})
             answer = Answer(500, b'{"error":"internal error"}', "application/json")
-        self._write_http(answer, request)
+        self._write_http(answer, method)
+        if self._http is None or self._http.our_state is h11.MUST_CLOSE:
+            self._finish()
+            return
+        await self.writable()
+        self._http.start_next_cycle()
+        self.began = now.monotonic()
+        self._node.loop.call_soon(self._read_on)
 
-    def _write_http(self, answer: Answer, request: h11.Request | None, close: bool = False) -> None:
+    def _read_on(self) -> None:
+        if not self._closing:
+            self._next_http()
+            self._resume_reading()
+
+    def _refuse_http(self, status: int, text: bytes) -> None:
+        self._write_http(Answer(status, text, headers=(("connection", "close"),)))
+        self._finish()
+
+    def _write_http(self, answer: Answer, method: str = "") -> None:
         http, transport = self._http, self._transport
         if http is None or transport is None:
             return
@@ -168,31 +195,26 @@ class Connection(asyncio.Protocol):
             ("access-control-allow-origin", "*"),
             *answer.headers,
         ]
-        if close:
-            headers.append(("connection", "close"))
-        out = http.send(h11.Response(status_code=answer.status, headers=headers, reason=b"")) or b""
-        if request is None or request.method != b"HEAD":
-            out += http.send(h11.Data(data=answer.body)) or b""
-        out += http.send(h11.EndOfMessage()) or b""
+        try:
+            out = http.send(h11.Response(status_code=answer.status, headers=headers, reason=b"")) or b""
+            out += http.send(h11.Data(data=b"" if method == "HEAD" else answer.body)) or b""
+            out += http.send(h11.EndOfMessage()) or b""
+        except h11.LocalProtocolError:  # a peer that broke the protocol where no answer can follow any more
+            return
         transport.write(out)
-        if http.our_state is h11.MUST_CLOSE or close:
-            transport.close()
-            self._closing = True
-        else:
-            http.start_next_cycle()
-            self._next_http()
 
     def _upgrade(self, request: h11.Request, http: h11.Connection) -> None:
         key = _header(request, b"sec-websocket-key").decode("latin-1")
         path = request.target.partition(b"?")[0]
-        if request.method != b"GET" or not key or _header(request, b"sec-websocket-version") != b"13":
-            self._write_http(Answer(426, b"a websocket of version 13 is spoken here\n"), None, close=True)
+        asked = b"upgrade" in _header(request, b"connection").lower() and request.http_version == b"1.1"
+        if not asked or request.method != b"GET" or not key or _header(request, b"sec-websocket-version") != b"13":
+            self._refuse_http(426, b"a websocket of version 13 is spoken here\n")
             return
         if path not in (b"/", b"/ws"):
-            self._write_http(Answer(404, b"the websocket is at /\n"), None, close=True)
+            self._refuse_http(404, b"the websocket is at /\n")
             return
         if not self._node.has_room():
-            self._write_http(Answer(503, b"too many connections; try again later\n"), None, close=True)
+            self._refuse_http(503, b"too many connections; try again later\n")
             return
         assert self._transport is not None
         self._transport.write(
@@ -239,8 +261,10 @@ class Connection(asyncio.Protocol):
             match effect:
                 case Publish():
                     self._in_flight += 1
+                    self._in_flight_bytes += len(effect.operation.raw)
                     self._node.admission.offer(self, effect.operation, effect.access_key)
-                    if self._in_flight >= self._node.settings.limits.events_in_flight:
+                    limits = self._node.settings.limits
+                    if self._in_flight >= limits.events_in_flight or self._in_flight_bytes >= limits.bytes_in_flight:
                         self._pause_reading()
                 case Send():
                     self.send(frames.text(effect.message))
@@ -255,9 +279,9 @@ class Connection(asyncio.Protocol):
                     subscription = Subscription(self, effect.subscription, effect.request.query, style)
                     self._open(subscription, self._node.replay.changes(self, effect, subscription))
                 case Count():
-                    self._start(f"count {effect.subscription}", self._node.replay.count(self, effect))
+                    self._start(f"count {id(effect)}", self._node.replay.count(self, effect))
                 case Prove():
-                    self._start("auth", self._prove(effect))
+                    self._start(f"auth {id(effect)}", self._prove(effect))
                 case Cancel():
                     self._cancel(effect.subscription)
                 case Hangup():
@@ -269,6 +293,11 @@ class Connection(asyncio.Protocol):
             self._carry_out(self.session.proven(asked.event, held))
 
     # --- subscriptions ---
+
+    async def read(self, read: Callable[[Reader], T]) -> T:
+        """Read the store; of one connection only so many reads run at a time, so that others have their turn."""
+        async with self._reading:
+            return await self._node.readers.run(read)
 
     def _open(self, subscription: Subscription, replay: Coroutine[Any, Any, None]) -> None:
         if self._live is None:
@@ -307,11 +336,11 @@ class Connection(asyncio.Protocol):
     def has(self, subscription: Subscription) -> bool:
         return self._live is not None and self._live.get(subscription.name) is subscription
 
-    def subscription_ended(self, name: str) -> None:
-        if self._live is not None:
-            self._live.pop(name, None)
-        if self.session is not None:
-            self.session.ended(name)
+    def subscription_ended(self, subscription: Subscription) -> None:
+        if self._live is not None and self.has(subscription):
+            del self._live[subscription.name]
+            if self.session is not None:
+                self.session.ended(subscription.name)
 
     @property
     def live_changes(self) -> list[str]:
@@ -328,8 +357,9 @@ class Connection(asyncio.Protocol):
             self._flushing = True
             self._node.loop.call_soon(self._turn_ends)
 
-    def acknowledge(self, answer: bytes) -> None:
+    def acknowledge(self, answer: bytes, size: int) -> None:
         self._in_flight -= 1
+        self._in_flight_bytes -= size
         self.send(frames.text(answer))
         if self._paused_reading:
             self._resume_reading()
@@ -353,7 +383,8 @@ class Connection(asyncio.Protocol):
 
     def _tell_lagging(self) -> None:
         for name, subscription in (self._live or {}).items():
-            tell = messages.changes_error if subscription.style is Style.CHANGE else messages.closed
+            feed = isinstance(subscription.selector, ChangesQuery)
+            tell = messages.changes_error if feed else messages.closed
             self.send(frames.text(tell(name, messages.LAGGING)))
 
     async def writable(self) -> None:
@@ -361,7 +392,8 @@ class Connection(asyncio.Protocol):
         self._flush()
         if self._drained is not None:
             try:
-                await asyncio.wait_for(asyncio.shield(self._drained), self._node.settings.limits.idle_seconds)
+                async with asyncio.timeout(self._node.settings.limits.idle_seconds):
+                    await asyncio.shield(self._drained)
             except TimeoutError:
                 self._node.metrics.dropped.inc()
                 self.hang_up(frames.TRY_LATER, "too slow")
@@ -389,13 +421,25 @@ class Connection(asyncio.Protocol):
         limits = self._node.settings.limits
         if (
             self._paused_reading
+            and not self._stopped
             and self._transport is not None
             and not self._closing
             and self._in_flight <= limits.events_in_flight // 2
+            and self._in_flight_bytes <= limits.bytes_in_flight // 2
             and len(self._tasks or ()) <= limits.queries_waiting // 2
         ):
             self._paused_reading = False
             self._transport.resume_reading()
+
+    @property
+    def waits_for_us(self) -> bool:
+        """Whether it is silent because we read nothing of it just now, or because we owe it an answer."""
+        return self._paused_reading or bool(self._tasks)
+
+    def stop_reading(self) -> None:
+        """Take nothing more; what was taken is still answered."""
+        self._stopped = True
+        self._pause_reading()
 
     # --- ending ---
 
@@ -413,6 +457,13 @@ class Connection(asyncio.Protocol):
 
     def _finish(self) -> None:
         self._flush()
+        self._let_go()
+        if self._transport is not None:
+            self._transport.close()
+            self._node.loop.call_later(CLOSE_SECONDS, self._abort)
+
+    def _let_go(self) -> None:
+        """End what goes on for this connection."""
         self._closing = True
         for task in (self._tasks or {}).values():
             task.cancel()
@@ -420,9 +471,6 @@ class Connection(asyncio.Protocol):
             self._node.hub.leave(subscription)
         self._live = None
         self._wake()
-        if self._transport is not None:
-            self._transport.close()
-            self._node.loop.call_later(CLOSE_SECONDS, self._abort)
 
     def _abort(self) -> None:
         if self._transport is not None:

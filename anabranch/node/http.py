@@ -59,19 +59,22 @@ class Http:
         match path:
             case "/" | "/ws":
                 if "application/nostr+json" in request.headers.get("accept", "").lower():
-                    return await self._information()
+                    return self._information()
                 return self._page(request)
             case "/healthz" | "/livez":
                 return Answer(200, b"ok")
             case "/readyz":
-                return Answer(200, b"ok") if self._node.ready else Answer(503, b"not ready\n")
+                return (
+                    Answer(200, b"ok")
+                    if self._node.ready and self._node.prover.working
+                    else Answer(503, b"not ready\n")
+                )
             case "/metrics":
                 return Answer(200, self._node.metrics.text(), "text/plain; version=0.0.4; charset=utf-8")
         return json_answer({"error": "not found"}, 404)
 
-    async def _information(self) -> Answer:
-        log = await self._node.readers.run(lambda reader: reader.log())
-        document = information(self._node.settings, log, self._node.retention.policy, now.seconds())
+    def _information(self) -> Answer:
+        document = information(self._node.settings, self._node.log, self._node.retention.policy, now.seconds())
         return Answer(
             200, msgspec.json.encode(document), "application/nostr+json", (("access-control-allow-headers", "*"),)
         )

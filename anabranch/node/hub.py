@@ -76,7 +76,7 @@ def frame_events(style: Style, opening: bytes, items: Iterable[tuple[int | None,
     add = parts.append
     closing = b"]]" if style is Style.EVENTS else b"]"
     for position, raw in items:
-        head = b"%b%d," % (opening, position) if style is Style.CHANGE else opening
+        head = b"%b%d," % (opening, position or 0) if style is Style.CHANGE else opening
         add(frames.header(len(head) + len(raw) + len(closing)))
         add(head)
         add(raw)
@@ -191,9 +191,9 @@ class Hub:
     def _remember(self, position: Position, operation: Operation) -> None:
         self.tip = position
         self._recent.append((position, operation))
-        self._recent_bytes += len(operation.raw)
+        self._recent_bytes += _weight(operation)
         while len(self._recent) > RECENT_OPERATIONS or self._recent_bytes > RECENT_BYTES:
-            self._recent_bytes -= len(self._recent.popleft()[1].raw)
+            self._recent_bytes -= _weight(self._recent.popleft()[1])
 
     def _candidates(self, operation: Operation) -> Iterable[_Group]:
         """The groups that may want an operation, each once."""
@@ -207,6 +207,11 @@ class Hub:
                 if len(tag) > 1 and self._tagged.get(tag[0]) and (groups := index.get((tag[0], tag[1]))) is not None:
                     found.update(groups)
         return found
+
+
+def _weight(operation: Operation) -> int:
+    """What an operation takes in memory, roughly: its bytes, and the parsed tags beside them."""
+    return len(operation.raw) + 200 * len(operation.event.tags)
 
 
 def _frames(subscription: Subscription, entries: Sequence[Published]) -> bytes:

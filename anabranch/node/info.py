@@ -30,6 +30,8 @@ def information(settings: Settings, log: Log, policy: Policy, now: int) -> dict[
             "max_subid_length": limits.subscription_id_characters,
             "max_event_tags": limits.tags,
             "max_content_length": limits.content_characters,
+            "max_event_bytes": limits.event_bytes,
+            "max_filter_values": limits.filter_values,
             "auth_required": settings.private,
             "payment_required": False,
             "restricted_writes": settings.private or settings.kinds == "sync",

@@ -12,8 +12,9 @@ from pathlib import Path
 
 from anabranch.config import Settings
 from anabranch.core import nostr
+from anabranch.core.token import Log
 from anabranch.node import logs, now
-from anabranch.node.access import Access
+from anabranch.node.access import ASKED_FOR, Access
 from anabranch.node.admin import Admin
 from anabranch.node.admission import Admission
 from anabranch.node.connection import Connection
@@ -28,13 +29,14 @@ from anabranch.node.writing import WriterThread
 from anabranch.store.contract import StoreBusy, StoreError
 from anabranch.store.sqlite import SqliteStore
 from anabranch.wire import frames, messages
-from anabranch.wire.session import Rules
+from anabranch.wire.session import KEY_LOST, Rules
 
 log = logging.getLogger(__name__)
 
 READER_THREADS = 3
 SWEEP_SECONDS = 2.0
 DRAIN_SECONDS = 10.0
+SOCKETS_TO_REFUSE = 64
 
 
 class Node:
@@ -53,7 +55,8 @@ class Node:
     async def start(self) -> None:
         self.loop = asyncio.get_running_loop()
         settings, limits = self.settings, self.settings.limits
-        self.hub = Hub(self.store.writer.log().tip)
+        self._identity = self.store.writer.log()
+        self.hub = Hub(self._identity.tip)
         self.writer = WriterThread(self.store.writer, self.loop)
         self.readers = Readers(self.store, READER_THREADS, limits.query_seconds)
         await self.readers.start()
@@ -61,7 +64,7 @@ class Node:
         self.prover = Prover(max(1, min(4, os.cpu_count() or 1) if workers is None else workers))
         await self.prover.start()
         self.admission = Admission(self.prover, self.writer, self.hub, self.metrics)
-        self.replay = Replay(self.hub, self.readers, self.metrics, limits.query_limit)
+        self.replay = Replay(self.hub, self.metrics, limits.query_limit)
         self.retention = Retention(
             self.store,
             self.readers,
@@ -73,7 +76,8 @@ class Node:
             settings.retention.window(),
         )
         await self.retention.start()
-        self.access = Access(await self.readers.run(lambda r: r.access_keys()), self.writer, self._access_lost)
+        keys, asked_for = await self.readers.run(lambda r: (r.access_keys(), r.setting(ASKED_FOR) == b"true"))
+        self.access = Access(keys, asked_for, self.writer, self._access_lost)
         self.rules = Rules(
             limits=settings.event_limits(),
             kinds=settings.kind_policy(),
@@ -83,6 +87,7 @@ class Node:
             subscription_id_characters=limits.subscription_id_characters,
             filters=limits.filters,
             filter_values=limits.filter_values,
+            open_values=limits.open_filter_values,
             bad_messages=limits.bad_messages,
             grants=self.access.grants,
         )
@@ -107,6 +112,11 @@ class Node:
         gauge("operations_in_flight", "Operations taken and not yet answered", lambda: self.admission.in_flight)
 
     @property
+    def log(self) -> Log:
+        """The log as it is published; from memory, so that it can be told however busy the store is."""
+        return Log(self._identity.stream, self._identity.epoch, self.retention.floor, self.hub.tip)
+
+    @property
     def address(self) -> str:
         """Host and port as they are."""
         assert self._server is not None
@@ -122,8 +132,11 @@ class Node:
         self.ready = False
         for task in self._background:
             task.cancel()
+        await self.retention.stop()
         if self._server is not None:
             self._server.close()
+        for connection in self._sockets:
+            connection.stop_reading()
         try:
             await asyncio.wait_for(self.admission.drain(), DRAIN_SECONDS)
         except TimeoutError:
@@ -142,10 +155,12 @@ class Node:
     # --- connections ---
 
     def has_room(self) -> bool:
-        return len(self.sessions) < self.settings.limits.connections
+        return len(self._sockets) <= self.settings.limits.connections
 
-    def opened(self, connection: Connection) -> None:
+    def opened(self, connection: Connection) -> bool:
+        """Whether there is room for it at all; a few more than can be served get to hear that there is none."""
         self._sockets[connection] = None
+        return len(self._sockets) <= self.settings.limits.connections + SOCKETS_TO_REFUSE
 
     def upgraded(self, connection: Connection) -> None:
         self.sessions[connection] = None
@@ -163,20 +178,29 @@ class Node:
         for connection in list(self.sessions):
             session = connection.session
             if session is not None and (session.grant.key == key if session.grant else key is None and session.authors):
-                connection.send(frames.text(messages.notice("restricted: the access key holds no longer")))
+                connection.send(frames.text(messages.notice(KEY_LOST)))
                 connection.hang_up(frames.POLICY, "access key rejected")
 
     async def _sweep(self) -> None:
         """Ping the silent, let go of the dead, and of those who never finish a request."""
-        limits = self.settings.limits
+        limits, announced = self.settings.limits, self.hub.tip
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
             self.access.sweep()
+            if self.hub.tip != announced:
+                announced = self.hub.tip
+                try:
+                    await self.writer.run(lambda _: self.store.announce())
+                except (OSError, StoreError) as error:
+                    log.error("the lock file could not be written", extra={"cause": str(error)})
+            self.prover.replace_hung()
             time = now.monotonic()
             for connection in list(self._sockets):
                 silent = time - connection.seen
+                if connection.waits_for_us:
+                    continue
                 if connection.session is None:
-                    if silent > limits.handshake_seconds:
+                    if time - connection.began > limits.handshake_seconds:
                         connection.hang_up(frames.POLICY, "no request")
                 elif connection.pinged is not None:
                     if time - connection.pinged > limits.idle_seconds:

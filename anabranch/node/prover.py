@@ -19,8 +19,11 @@ from collections.abc import Callable
 from typing import cast
 
 from anabranch.core import nostr
+from anabranch.node import now
 
 log = logging.getLogger(__name__)
+
+HUNG_SECONDS = 8.0
 
 Done = Callable[[bytes | None], None]
 _LENGTH = struct.Struct("!I")
@@ -37,6 +40,10 @@ class Prover:
             await worker.start()
 
     @property
+    def working(self) -> bool:
+        return any(worker.working for worker in self._workers)
+
+    @property
     def idle(self) -> bool:
         """Whether a worker would take a batch up soon."""
         return any(worker.waiting < 2 for worker in self._workers)
@@ -46,44 +53,53 @@ class Prover:
 
     async def check(self, proofs: bytes) -> bytes | None:
         answer: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
-        self.submit(proofs, lambda held: answer.done() or answer.set_result(held))
+
+        def done(held: bytes | None) -> None:
+            if not answer.done():
+                answer.set_result(held)
+
+        self.submit(proofs, done)
         return await answer
+
+    def replace_hung(self) -> None:
+        """End workers that have not answered for too long; what they were asked counts as not checked."""
+        for worker in self._workers:
+            worker.end_if_hung(now.monotonic() - HUNG_SECONDS)
 
     def close(self) -> None:
         for worker in self._workers:
             worker.close()
 
-    @property
-    def pids(self) -> list[int]:
-        return [worker.pid for worker in self._workers if worker.pid]
-
 
 class _Worker(asyncio.Protocol):
     def __init__(self) -> None:
-        self._asked: deque[tuple[int, Done]] = deque()
+        self._asked: deque[tuple[int, Done, float]] = deque()
         self._answered = bytearray()
         self._transport: asyncio.Transport | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._closing = False
 
     @property
+    def working(self) -> bool:
+        return self._transport is not None
+
+    @property
     def waiting(self) -> int:
         return len(self._asked) if self._transport is not None else 1_000_000
 
-    @property
-    def pid(self) -> int | None:
-        return self._process.pid if self._process else None
-
     async def start(self) -> None:
         ours, theirs = socket.socketpair()
-        self._process = subprocess.Popen(  # noqa: ASYNC220 - forks in a millisecond, once
+        with theirs:
+            self._process = self._spawn(theirs)
+        await asyncio.get_running_loop().create_connection(lambda: self, sock=ours)
+
+    def _spawn(self, theirs: socket.socket) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
             [sys.executable, "-m", "anabranch.node.prover"],
-            stdin=theirs,
-            stdout=theirs,
+            stdin=theirs.fileno(),
+            stdout=theirs.fileno(),
             start_new_session=True,  # a Ctrl-C is for the node, which ends its workers itself
         )
-        theirs.close()
-        await asyncio.get_running_loop().create_connection(lambda: self, sock=ours)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's own do not inherit from it
@@ -92,13 +108,13 @@ class _Worker(asyncio.Protocol):
         if self._transport is None:
             done(None)
             return
-        self._asked.append((len(proofs) // nostr.PROOF_BYTES, done))
+        self._asked.append((len(proofs) // nostr.PROOF_BYTES, done, now.monotonic()))
         self._transport.write(_LENGTH.pack(len(proofs)) + proofs)
 
     def data_received(self, data: bytes) -> None:
         self._answered += data
         while self._asked and len(self._answered) >= self._asked[0][0]:
-            count, done = self._asked.popleft()
+            count, done, _ = self._asked.popleft()
             held = bytes(self._answered[:count])
             del self._answered[:count]
             done(held)
@@ -107,7 +123,7 @@ class _Worker(asyncio.Protocol):
         self._transport = None
         unanswered, self._asked = self._asked, deque()
         self._answered.clear()
-        for _, done in unanswered:
+        for _, done, _ in unanswered:
             done(None)
         if not self._closing:
             log.warning("a signature checker stopped; starting another", extra={"unanswered": len(unanswered)})
@@ -116,10 +132,20 @@ class _Worker(asyncio.Protocol):
                 self._process.wait()
             self._restart = asyncio.get_running_loop().create_task(self._start_again())
 
+    def end_if_hung(self, since: float) -> None:
+        if self._asked and self._asked[0][2] < since and self._process is not None:
+            self._process.kill()
+
     async def _start_again(self) -> None:
-        await asyncio.sleep(0.1)
-        if not self._closing:
-            await self.start()
+        pause = 0.1
+        while not self._closing:
+            await asyncio.sleep(pause)
+            try:
+                await self.start()
+                return
+            except OSError as error:
+                pause = min(pause * 2, 10.0)
+                log.error("a signature checker cannot start; it is tried again", extra={"cause": str(error)})
 
     def close(self) -> None:
         self._closing = True

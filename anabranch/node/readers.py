@@ -21,11 +21,17 @@ class Readers:
         self._threads = threads
         self._own = threading.local()
         self._open: list[Reader] = []
+        self._closing = False
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="reader", initializer=self._open_reader)
 
     async def run(self, read: Callable[[Reader], T]) -> T:
         """Run `read` with a reader on one of the threads. Raises `TooSlow` when it takes too long."""
-        return await asyncio.get_running_loop().run_in_executor(self._pool, self._run, read)
+        abandoned = threading.Event()
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._pool, self._run, read, abandoned)
+        except asyncio.CancelledError:
+            abandoned.set()
+            raise
 
     async def start(self) -> None:
         """Open every thread's reader now, so that the first query does not wait for it."""
@@ -36,13 +42,14 @@ class Readers:
         self._own.reader = self._store.open_reader()
         self._open.append(self._own.reader)
 
-    def _run(self, read: Callable[[Reader], T]) -> T:
+    def _run(self, read: Callable[[Reader], T], abandoned: threading.Event) -> T:
         reader = self._own.reader
         deadline = now.monotonic() + self._seconds_max
-        reader.give_up = lambda: now.monotonic() > deadline
+        reader.give_up = lambda: self._closing or abandoned.is_set() or now.monotonic() > deadline
         return read(reader)
 
     def close(self) -> None:
+        self._closing = True
         self._pool.shutdown(wait=True, cancel_futures=True)
         for reader in self._open:
             reader.close()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import msgspec
 
@@ -18,20 +18,23 @@ from anabranch.core import changes
 from anabranch.core import filter as filters
 from anabranch.core.changes import ChangesQuery, ChangesRequest
 from anabranch.core.changes import Mode as FeedMode
+from anabranch.core.filter import Filter
 from anabranch.core.nostr import Event
 from anabranch.core.token import Position, gap
 from anabranch.node import now
 from anabranch.node.hub import Hub, Selector, Style, Subscription, frame_events
 from anabranch.node.metrics import Metrics
-from anabranch.node.readers import Readers
 from anabranch.store.contract import Page, Reader, Selection, StoreError, TooSlow
 from anabranch.wire import frames, messages
 from anabranch.wire.session import Changes, Count, Query
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 EVENTS_A_FRAME = 128
 HANDFUL = 512
+HANDFUL_BYTES = 1_048_576
+EVENTS_FRAME_BYTES = 524_288
 
 _event = msgspec.json.Decoder(Event).decode
 
@@ -40,6 +43,10 @@ class Consumer(Protocol):
     """The connection that a replay sends to."""
 
     def send(self, data: bytes) -> None: ...
+    async def read(self, read: Callable[[Reader], T]) -> T:
+        """Read the store, when it is this consumer's turn."""
+        ...
+
     async def writable(self) -> None:
         """Wait until the socket takes more. Raises `ConnectionError` when it never will."""
         ...
@@ -48,13 +55,12 @@ class Consumer(Protocol):
         """Whether the subscription is still the one of its name."""
         ...
 
-    def subscription_ended(self, name: str) -> None: ...
+    def subscription_ended(self, subscription: Subscription) -> None: ...
 
 
 class Replay:
-    def __init__(self, hub: Hub, readers: Readers, metrics: Metrics, query_limit: int) -> None:
+    def __init__(self, hub: Hub, metrics: Metrics, query_limit: int) -> None:
         self._hub = hub
-        self._readers = readers
         self._metrics = metrics
         self._query_limit = query_limit
 
@@ -67,20 +73,22 @@ class Replay:
             return messages.closed(asked.subscription, text)
 
         async def run() -> None:
-            selection = await self._select(lambda r: r.select(asked.filters, self._query_limit, now.seconds()))
+            selection = await self._select(
+                consumer, lambda r: r.select(asked.filters, self._query_limit, now.seconds())
+            )
             await self._send_selection(consumer, subscription, selection)
-            ids = frozenset[str]().union(*(f.ids for f in asked.filters if f.ids is not None))
-            if ids:
-                for id in await self._readers.run(lambda r: r.compacted(ids)):
+            named = [filter for filter in asked.filters if filter.ids is not None]
+            if named:
+                for id in await consumer.read(lambda r: _compacted(r, named)):
                     consumer.send(frames.text(messages.compacted(asked.subscription, id)))
             consumer.send(frames.text(messages.eose(asked.subscription)))
             await self._go_live(consumer, subscription, selection.tip)
 
-        await self._guarded(consumer, asked.subscription, run, refuse)
+        await self._guarded(consumer, subscription, run, refuse)
 
     async def count(self, consumer: Consumer, asked: Count) -> None:
         async def run() -> None:
-            number = await self._readers.run(lambda r: r.count(asked.filters, now.seconds()))
+            number = await consumer.read(lambda r: r.count(asked.filters, now.seconds()))
             consumer.send(frames.text(messages.count(asked.subscription, number)))
 
         try:
@@ -103,7 +111,7 @@ class Replay:
             else:
                 await self._tail(consumer, asked, subscription)
 
-        await self._guarded(consumer, asked.subscription, run, refuse)
+        await self._guarded(consumer, subscription, run, refuse)
 
     async def _bootstrap(self, consumer: Consumer, asked: Changes, subscription: Subscription) -> None:
         """STATUS, the heads at one snapshot, EOSE with the same position."""
@@ -116,8 +124,7 @@ class Replay:
                 """On the reader's thread: send the beginning while the rest is still being looked up."""
                 nonlocal begun
                 status = frames.text(messages.changes_status(asked.subscription, first.tip))
-                data, sent = _framed(reader, subscription, first.positions)
-                begun = len(first.positions)
+                data, sent, begun = _framed(reader, subscription, first.positions)
                 loop.call_soon_threadsafe(send, status + data, sent)
 
             def send(data: bytes, sent: int) -> None:
@@ -128,7 +135,7 @@ class Replay:
             loop = asyncio.get_running_loop()
             query, limit = asked.request.query, asked.request.limit
             selection = await self._select(
-                lambda r: r.bootstrap(query, limit, now.seconds(), lambda first: begin(r, first))
+                consumer, lambda r: r.bootstrap(query, limit, now.seconds(), lambda first: begin(r, first))
             )
             if not begun:
                 consumer.send(frames.text(messages.changes_status(asked.subscription, selection.tip)))
@@ -136,7 +143,7 @@ class Replay:
             consumer.send(frames.text(messages.changes_eose(asked.subscription, selection.tip)))
         finally:
             self._hub.horizons.remove(horizon)
-        consumer.subscription_ended(asked.subscription)
+        consumer.subscription_ended(subscription)
 
     async def _tail(self, consumer: Consumer, asked: Changes, subscription: Subscription) -> None:
         """The log after `since`, in order; EOSE says how far this subscription is complete."""
@@ -145,11 +152,9 @@ class Replay:
         reading: asyncio.Task[Page] | None = None
         try:
             while True:
-                page = await (reading or self._page(request, since, _next_size(left)))
+                page = await (reading or self._page(consumer, request, since, _next_size(left)))
                 reading = None
-                if (lost := gap(page.log, since)) is not None:
-                    consumer.send(frames.text(messages.changes_error(asked.subscription, changes.gap_text(lost))))
-                    consumer.subscription_ended(asked.subscription)
+                if self._lost(consumer, subscription, page, since):
                     return
                 since = page.complete_to
                 if left is not None:
@@ -157,7 +162,7 @@ class Replay:
                 last = page.log.tip if request.until is None else min(request.until, page.log.tip)
                 finished = left == 0 or since >= last
                 if not finished:  # while this page is sent, the next is read
-                    reading = asyncio.create_task(self._page(request, since, _next_size(left)))
+                    reading = asyncio.create_task(self._page(consumer, request, since, _next_size(left)))
                 self._send_page(consumer, subscription, page)
                 await consumer.writable()
                 if left == 0:
@@ -173,10 +178,12 @@ class Replay:
     async def _end_at_limit(self, consumer: Consumer, asked: Changes, subscription: Subscription, page: Page) -> None:
         """The limit was reached: complete to the tip if nothing more matches, else to the last entry sent."""
         sent_to = page.entries[-1].position if page.entries else asked.request.since
-        rest = await self._page(asked.request, sent_to, 1)
-        if rest.entries:
+        rest = await self._page(consumer, asked.request, sent_to, 1)
+        if self._lost(consumer, subscription, rest, sent_to):
+            return
+        if rest.complete_to < page.log.tip or rest.entries:
             consumer.send(frames.text(messages.changes_eose(asked.subscription, sent_to)))
-            consumer.subscription_ended(asked.subscription)
+            consumer.subscription_ended(subscription)
         else:
             await self._complete(consumer, asked, subscription, rest.complete_to)
 
@@ -187,11 +194,21 @@ class Replay:
         if asked.request.live and asked.request.until is None:
             await self._go_live(consumer, subscription, complete_to)
         else:
-            consumer.subscription_ended(asked.subscription)
+            consumer.subscription_ended(subscription)
 
-    async def _page(self, request: ChangesRequest, since: Position, size: int) -> Page:
-        return await self._readers.run(
-            lambda r: r.changes(request.query, since, request.until, size, request.include_compacted, now.seconds())
+    def _lost(self, consumer: Consumer, subscription: Subscription, page: Page, since: Position) -> bool:
+        """Whether the floor has passed `since`; then the consumer is told, and the subscription is over."""
+        if (lost := gap(page.log, since)) is None:
+            return False
+        consumer.send(frames.text(messages.changes_error(subscription.name, changes.gap_text(lost))))
+        consumer.subscription_ended(subscription)
+        return True
+
+    async def _page(self, consumer: Consumer, request: ChangesRequest, since: Position, size: int) -> Page:
+        return await consumer.read(
+            lambda r: r.changes(
+                request.query, since, request.until, size, request.include_compacted, now.seconds(), HANDFUL_BYTES
+            )
         )
 
     def _send_page(self, consumer: Consumer, subscription: Subscription, page: Page) -> None:
@@ -213,9 +230,9 @@ class Replay:
 
     # --- what both share ---
 
-    async def _select(self, read: Callable[[Reader], Selection]) -> Selection:
+    async def _select(self, consumer: Consumer, read: Callable[[Reader], Selection]) -> Selection:
         started = now.monotonic()
-        selection = await self._readers.run(read)
+        selection = await consumer.read(read)
         self._metrics.query_seconds.observe(now.monotonic() - started)
         return selection
 
@@ -223,16 +240,17 @@ class Replay:
         self, consumer: Consumer, subscription: Subscription, selection: Selection, start: int = 0
     ) -> None:
         """The payloads of a selection by the handful; while one is sent, the next is read."""
-        positions = selection.positions
+        positions, at = selection.positions, start
 
-        async def read(at: int) -> tuple[bytes, int]:
-            return await self._readers.run(lambda r: _framed(r, subscription, positions[at : at + HANDFUL]))
+        async def read(at: int) -> tuple[bytes, int, int]:
+            return await consumer.read(lambda r: _framed(r, subscription, positions[at : at + HANDFUL]))
 
-        reading: asyncio.Task[tuple[bytes, int]] | None = None
+        reading: asyncio.Task[tuple[bytes, int, int]] | None = None
         try:
-            for at in range(start, len(positions), HANDFUL):
-                data, sent = await (reading or read(at))
-                reading = asyncio.create_task(read(at + HANDFUL)) if at + HANDFUL < len(positions) else None
+            while at < len(positions):
+                data, sent, taken = await (reading or read(at))
+                at += taken
+                reading = asyncio.create_task(read(at)) if at < len(positions) else None
                 consumer.send(data)
                 self._metrics.replayed.inc(sent)
                 await consumer.writable()
@@ -244,10 +262,14 @@ class Replay:
         """Hand over to the hub; where the log has run ahead meanwhile, read on until the hub can take over."""
         selector = subscription.selector
         query = selector if isinstance(selector, ChangesQuery) else None
-        while not self._hub.join(subscription, complete_to):
-            page = await self._readers.run(
-                lambda r, since=complete_to: r.changes(query, since, None, HANDFUL, False, now.seconds())  # type: ignore[misc]
+        while consumer.has(subscription) and not self._hub.join(subscription, complete_to):
+            page = await consumer.read(
+                lambda r, since=complete_to: r.changes(  # type: ignore[misc]
+                    query, since, None, HANDFUL, False, now.seconds(), HANDFUL_BYTES
+                )
             )
+            if query is not None and self._lost(consumer, subscription, page, complete_to):
+                return
             self._send_run(
                 consumer,
                 subscription,
@@ -259,7 +281,7 @@ class Replay:
     async def _guarded(
         self,
         consumer: Consumer,
-        name: str,
+        subscription: Subscription,
         run: Callable[[], Awaitable[None]],
         refuse: Callable[[str], bytes],
     ) -> None:
@@ -268,11 +290,11 @@ class Replay:
             await run()
         except TooSlow:
             consumer.send(frames.text(refuse(messages.TOO_SLOW)))
-            consumer.subscription_ended(name)
+            consumer.subscription_ended(subscription)
         except StoreError as error:
             log.error("a replay failed", extra={"cause": str(error)})
             consumer.send(frames.text(refuse(messages.NOT_READ)))
-            consumer.subscription_ended(name)
+            consumer.subscription_ended(subscription)
         except ConnectionError:
             pass  # the consumer is gone, and its subscriptions with it
 
@@ -281,15 +303,30 @@ def _next_size(left: int | None) -> int:
     return HANDFUL if left is None else min(HANDFUL, left)
 
 
-def _framed(reader: Reader, subscription: Subscription, positions: Sequence[int]) -> tuple[bytes, int]:
-    payloads = reader.payloads(positions)
+def _framed(reader: Reader, subscription: Subscription, positions: Sequence[int]) -> tuple[bytes, int, int]:
+    """The frames of the first of these positions, as many as are not too many bytes; how many events that is, and how
+    many positions are done with."""
+    payloads = reader.payloads(positions, HANDFUL_BYTES)
+    cut = payloads and sum(len(raw) for _, raw in payloads) >= HANDFUL_BYTES
+    taken = positions.index(payloads[-1][0]) + 1 if cut else len(positions)
     if subscription.style is not Style.EVENTS:
-        return frame_events(subscription.style, subscription.opening, payloads), len(payloads)
-    raws = [raw for _, raw in payloads]
-    return b"".join(
-        frames.text(messages.events(subscription.opening, raws[at : at + EVENTS_A_FRAME]))
-        for at in range(0, len(raws), EVENTS_A_FRAME)
-    ), len(raws)
+        return frame_events(subscription.style, subscription.opening, payloads), len(payloads), taken
+    data, frame, size = [], list[bytes](), 0
+    for _, raw in payloads:
+        if frame and (len(frame) == EVENTS_A_FRAME or size + len(raw) > EVENTS_FRAME_BYTES):
+            data.append(frames.text(messages.events(subscription.opening, frame)))
+            frame, size = [], 0
+        frame.append(raw)
+        size += len(raw)
+    if frame:
+        data.append(frames.text(messages.events(subscription.opening, frame)))
+    return b"".join(data), len(payloads), taken
+
+
+def _compacted(reader: Reader, named: Sequence[Filter]) -> list[str]:
+    """Which of the ids that the filters name are compacted: told only to whom the filter would have given them."""
+    found = {id for filter in named for id in reader.compacted(filter.ids or (), filter.authors)}
+    return sorted(found)
 
 
 def _wanted(selector: Selector, raw: bytes) -> bool:

@@ -11,6 +11,8 @@ import logging
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
+
 from anabranch.core.retention import Policy, ReplayWindow
 from anabranch.core.token import Position
 from anabranch.node import now
@@ -48,13 +50,19 @@ class Retention:
         self._metrics = metrics
         self._window = window
         self._running = asyncio.Lock()
+        self._stopping = False
         self._changed = asyncio.Event()
         self._base = (policy, interval_seconds)
         self.policy, self.interval_seconds = policy, interval_seconds
+        self.floor = store.writer.log().floor  # nothing else moves it
         self._updated_at = now.milliseconds()
 
     async def start(self) -> None:
-        self._in_force(await self._readers.run(lambda reader: reader.setting(RETENTION)))
+        try:
+            self._in_force(await self._readers.run(lambda reader: reader.setting(RETENTION)))
+        except StoreError as error:  # what was set cannot be read, so nothing is forgotten by it
+            log.error("no payload is compacted", extra={"cause": str(error)})
+            self.policy = msgspec.structs.replace(self.policy, payload_days=None)
 
     def _in_force(self, stored: bytes | None) -> None:
         self.policy, self.interval_seconds = policy_in_force(*self._base, stored)
@@ -88,27 +96,36 @@ class Retention:
         return await self.run()
 
     async def run(self) -> Report:
-        """One whole run; a second one waits for the first."""
+        """One whole run, to its end even when nobody waits for it any more; a second one waits for the first."""
+        return await asyncio.shield(asyncio.create_task(self._run()))
+
+    async def _run(self) -> Report:
         async with self._running:
             report = Report()
             reader = self._store.open_reader()
             try:
                 steps = compaction.steps(reader, self.policy, self._window, now.seconds(), self._horizons)
-                while (step := await asyncio.to_thread(_next, steps)) is not None:
+                while not self._stopping and (step := await asyncio.to_thread(_next, steps)) is not None:
                     await self._writer.run(
                         lambda writer, step=step: compaction.carry_out(step, writer, report)  # type: ignore[misc]
                     )
+                    self.floor = max(self.floor, report.floor)
             finally:
                 reader.close()
-            report.floor = (await self._readers.run(lambda reader: reader.log())).floor
+            report.floor = self.floor
+            while not self._stopping and await self._writer.run(lambda writer: writer.return_space(PAGES_A_STEP)):
+                pass
             if report.compacted_snapshots or report.forgotten_documents or report.expired:
-                while await self._writer.run(lambda writer: writer.return_space(PAGES_A_STEP)):
-                    pass
                 log.info("compacted", extra={"report": report})
             self._metrics.compacted.inc(report.compacted_snapshots)
             self._metrics.compacted_bytes.inc(report.compacted_bytes)
-            await self._writer.run(lambda _: self._store.announce())
             return report
+
+    async def stop(self) -> None:
+        """Stop after the step under way."""
+        self._stopping = True
+        async with self._running:
+            pass
 
     def _horizons(self) -> tuple[Position, ...]:
         return tuple(self._hub.horizons)
@@ -124,8 +141,8 @@ class Retention:
                 pass
             try:
                 await self.run()
-            except StoreError as error:
-                log.error("compaction failed; it is tried again", extra={"cause": str(error)})
+            except Exception:
+                log.exception("compaction failed; it is tried again")
 
 
 def _next(steps: Iterator[Step]) -> Step | None:

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import apsw
 
-from anabranch.core.token import Log
+from anabranch.core.token import START, Log, Position
 from anabranch.store import schema
 from anabranch.store.contract import StoreBusy, StoreError
-from anabranch.store.sqlite import DATABASE, LOCK, SqliteStore, connect, read_holder
+from anabranch.store.sqlite import DATABASE, LOCK, Holder, SqliteStore, connect, read_holder
 from anabranch.store.sqlite_writer import SqliteWriter
 
 _BESIDE = ("-wal", "-shm", "-journal")
@@ -60,10 +60,11 @@ def restore(source: Path, folder: Path, replace: bool = False) -> Log:
             try:
                 _remove(arriving)
                 shutil.copyfile(source, arriving)
-                log = _renew(arriving, source)
+                log = _renew(arriving, source, read_holder(folder))
                 _sync(arriving)
-                # The old file goes before the new one comes: its write-ahead log must never be taken for the new one's.
-                _remove(folder / DATABASE)
+                # The old write-ahead log goes before the new file comes: it must never be taken for the new one's.
+                for suffix in ("-wal", "-shm"):
+                    (folder / (DATABASE + suffix)).unlink(missing_ok=True)
                 arriving.replace(folder / DATABASE)
                 os.ftruncate(lock, 0)  # what it says of the log is no longer so
                 _sync(folder)
@@ -74,8 +75,8 @@ def restore(source: Path, folder: Path, replace: bool = False) -> Log:
     return log
 
 
-def _renew(copy: Path, source: Path) -> Log:
-    """Prove the copy readable and ours, and open its new epoch."""
+def _renew(copy: Path, source: Path, seen: Holder) -> Log:
+    """Prove the copy readable and ours, and open its new epoch, beyond what the folder's log had come to."""
     try:
         connection = connect(copy, "FULL")
         try:
@@ -89,7 +90,7 @@ def _renew(copy: Path, source: Path) -> Log:
             if version > schema.VERSION:
                 raise StoreError(f"{source} has schema {version}, and this release knows {schema.VERSION}")
             writer = SqliteWriter(connection)
-            writer.new_epoch()
+            writer.new_epoch(Position(seen.tip) if seen.stream == writer.log().stream else START)
             return writer.log()
         finally:
             connection.close()

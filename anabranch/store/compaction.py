@@ -18,7 +18,7 @@ from anabranch.core.token import Position
 from anabranch.store.contract import Reader, Writer
 
 DOCUMENTS_A_STEP = 64
-EXPIRED_A_STEP = 200
+OPERATIONS_A_STEP = 256
 
 
 class RaiseFloor(msgspec.Struct, frozen=True):
@@ -32,11 +32,13 @@ class Compact(msgspec.Struct, frozen=True):
 
 class Forget(msgspec.Struct, frozen=True):
     documents: list[bytes]
+    bytes: int
 
 
 class Expire(msgspec.Struct, frozen=True):
     now: int
     count: int
+    bytes: int
 
 
 Step = RaiseFloor | Compact | Forget | Expire
@@ -49,7 +51,9 @@ class Report(msgspec.Struct):
     compacted_snapshots: int = 0
     compacted_bytes: int = 0
     forgotten_documents: int = 0
+    forgotten_bytes: int = 0
     expired: int = 0
+    expired_bytes: int = 0
 
 
 def steps(
@@ -62,9 +66,9 @@ def steps(
     """The work to do, a small piece at a time. `horizons` tells of the bootstraps that are being sent just then."""
     if (floor := reader.window_floor(window, now * 1000)) > reader.log().floor:
         yield RaiseFloor(floor)
-    if expired := reader.expired(now):
-        yield Expire(now, expired)
-    yield from _forgettable(reader, policy)
+    yield from _expired(reader, now)
+    if not horizons():  # a bootstrap under way still has to send their tombstones; the next run sees to them
+        yield from _forgettable(reader, policy)
     cutoff = policy.cutoff(now)
     after = b""
     while cutoff is not None and (documents := reader.candidates(after, cutoff, DOCUMENTS_A_STEP)):
@@ -74,25 +78,35 @@ def steps(
             versions = reader.versions(document)
             kept = retention.keep([version for version, _ in versions], policy, now, horizons())
             going += [(version.position, size) for version, size in versions if version.position not in kept]
-        if going:
-            yield Compact([position for position, _ in going], sum(size for _, size in going))
+        for at in range(0, len(going), OPERATIONS_A_STEP):
+            some = going[at : at + OPERATIONS_A_STEP]
+            yield Compact([position for position, _ in some], sum(size for _, size in some))
+
+
+def _expired(reader: Reader, now: int) -> Iterator[Step]:
+    count, size = reader.expired(now)
+    for left in range(count, 0, -OPERATIONS_A_STEP):
+        some = min(left, OPERATIONS_A_STEP)
+        yield Expire(now, some, size * some // count)
 
 
 def _forgettable(reader: Reader, policy: Policy) -> Iterator[Step]:
     if policy.deleted_documents is None:
         return
     for author in reader.crowded_authors(policy.deleted_documents):
-        going = retention.forgettable(reader.deleted_documents(author), policy)
-        if not going:
+        deleted = retention.forgettable(reader.deleted_documents(author), policy)
+        if not deleted:
             continue
         log = reader.log()
-        yield RaiseFloor(retention.floor_after(log.floor, log.tip, going))
+        yield RaiseFloor(retention.floor_after(log.floor, log.tip, deleted))
+        going = [document.document for document in deleted]
         for at in range(0, len(going), DOCUMENTS_A_STEP):
-            yield Forget([document.document for document in going[at : at + DOCUMENTS_A_STEP]])
+            some = going[at : at + DOCUMENTS_A_STEP]
+            yield Forget(some, sum(size for document in some for _, size in reader.versions(document)))
 
 
 def carry_out(step: Step, writer: Writer, report: Report) -> None:
-    """One transaction (expiry: a few), added to the report."""
+    """One transaction, added to the report."""
     match step:
         case RaiseFloor(floor):
             report.floor = writer.raise_floor(floor)
@@ -100,11 +114,12 @@ def carry_out(step: Step, writer: Writer, report: Report) -> None:
             count, freed = writer.compact(positions)
             report.compacted_snapshots += count
             report.compacted_bytes += freed
-        case Forget(documents):
+        case Forget(documents, bytes):
             report.forgotten_documents += writer.forget(documents)
-        case Expire(now):
-            while count := writer.expire(now, EXPIRED_A_STEP):
-                report.expired += count
+            report.forgotten_bytes += bytes
+        case Expire(now, _, bytes):
+            report.expired += writer.expire(now, OPERATIONS_A_STEP)
+            report.expired_bytes += bytes
 
 
 def add_up(step: Step, report: Report) -> None:
@@ -115,7 +130,9 @@ def add_up(step: Step, report: Report) -> None:
         case Compact(positions, bytes):
             report.compacted_snapshots += len(positions)
             report.compacted_bytes += bytes
-        case Forget(documents):
+        case Forget(documents, bytes):
             report.forgotten_documents += len(documents)
-        case Expire(_, count):
+            report.forgotten_bytes += bytes
+        case Expire(_, count, bytes):
             report.expired += count
+            report.expired_bytes += bytes

@@ -8,7 +8,7 @@ whole groups only. Positions ascend without reuse; the facts of an operation out
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -149,6 +149,8 @@ class Statistics(msgspec.Struct, frozen=True):
 class Reader(Protocol):
     """Reads one consistent moment a call. Not shared between threads."""
 
+    give_up: Callable[[], bool] | None  # asked now and then during a long query: whether to stop with `TooSlow`
+
     def log(self) -> Log: ...
     def select(self, filters: Sequence[Filter], limit_max: int, now: int) -> Selection:
         """What a REQ gets: of each filter the newest `limit`; sync kinds ascending, then the others newest first."""
@@ -167,26 +169,38 @@ class Reader(Protocol):
         limit: int,
         compacted: bool = False,
         now: int = 0,
+        bytes_max: int | None = None,
     ) -> Page:
-        """The next stretch of the log after `since`; `compacted` asks for entries without payload too."""
+        """The next stretch of the log after `since`, at most `limit` entries and hardly more than `bytes_max`.
+
+        `compacted` asks for compacted entries too; without a query it is the whole log, every family.
+        """
         ...
 
-    def payloads(self, positions: Sequence[int]) -> list[tuple[Position, bytes]]:
-        """The payloads still there, in the order asked for."""
+    def payloads(self, positions: Sequence[int], bytes_max: int | None = None) -> list[tuple[Position, bytes]]:
+        """The payloads still there, in the order asked for; the first ones, when all are more than `bytes_max`."""
         ...
 
-    def compacted(self, ids: Iterable[str]) -> list[str]:
-        """Which of the ids are known and compacted, sorted."""
+    def compacted(self, ids: Iterable[str], authors: Collection[str] | None = None) -> list[str]:
+        """Which of the ids are known and compacted, and of one of the authors if any are named; sorted."""
         ...
 
     def state(self, id: str) -> State | None: ...
     def facts(self, after: Position = START, limit: int = 1000) -> list[Facts]: ...
-    def heads(self, document: bytes) -> list[Facts]: ...
+    def heads(self, document: bytes) -> list[Facts]:
+        """The heads of a document that can be fetched."""
+        ...
+
+    def lineage(self, document: bytes) -> list[tuple[Version, bool]]:
+        """Every known snapshot of a document, retained or not, and whether it is marked as a head."""
+        ...
+
     def tag_rows(self, position: Position, created_at: int, keys: Iterable[bytes]) -> int:
         """How many of the tag keys lead to the operation."""
         ...
 
     def statistics(self) -> Statistics: ...
+    def file_bytes(self) -> int: ...
     def damage(self) -> list[str]:
         """What is wrong with the file itself, in words."""
         ...
@@ -200,8 +214,8 @@ class Reader(Protocol):
         """Its snapshots with a payload, each with its size."""
         ...
 
-    def expired(self, now: int) -> int:
-        """How many retained operations have expired."""
+    def expired(self, now: int) -> tuple[int, int]:
+        """How many retained operations have expired, and their bytes."""
         ...
 
     def crowded_authors(self, cap: int) -> list[str]: ...
@@ -217,6 +231,7 @@ class Reader(Protocol):
 class Writer(Protocol):
     """The one writer. Every method is one transaction, durable when it returns."""
 
+    def log(self) -> Log: ...
     def append(self, offers: Sequence[Offer], received_at: int) -> list[Outcome]: ...
     def compact(self, positions: Sequence[Position]) -> tuple[int, int]:
         """Drop payloads of what is still no head; returns how many went, and their bytes."""
@@ -233,7 +248,10 @@ class Writer(Protocol):
         """Give free pages back to the file system, at most so many; True while there are more."""
         ...
 
-    def new_epoch(self) -> str: ...
+    def new_epoch(self, beyond: Position = START) -> str:
+        """Open a new epoch whose positions lie beyond all that were given before, so that no old checkpoint fits."""
+        ...
+
     def save_access_key(self, key: AccessKey) -> None: ...
     def delete_access_key(self, key: str) -> bool: ...
     def save_setting(self, name: str, value: bytes) -> None: ...

@@ -221,7 +221,7 @@ class _Check:
             wrong = []
             if facts.raw is not None:
                 wrong.append((f"is {facts.state.name.lower()} and yet has a payload", "compact it again, or ignore it"))
-            if facts.head:
+            if facts.head and (facts.state is State.COMPACTED or facts.family is Family.PLAIN):
                 wrong.append((f"is {facts.state.name.lower()} and yet marked as a head", REBUILD))
             return None, wrong
         if facts.raw is None:
@@ -286,11 +286,11 @@ class _Check:
         self._findings.documents += 1
         for _ in range(_TRIES):
             try:
-                marked = {facts.id: facts for facts in self._reader.heads(document)}
-                versions = [version for version, _ in self._reader.versions(document)]
+                known = self._reader.lineage(document)
             except _UNREADABLE:
                 return  # the row that cannot be read is reported by its page
-            heads = {version.id: version for version in snapshots.heads(versions)}
+            marked = {version.id: version for version, head in known if head}
+            heads = {version.id: version for version in snapshots.heads(version for version, _ in known)}
             if heads.keys() == marked.keys():
                 return
         for id in sorted(heads.keys() - marked.keys()):

@@ -1,6 +1,6 @@
 """The tables of the SQLite store, as migrations that only ever go forward.
 
-`operations` has the facts and is never thinned by compaction; `payloads` has the signed bytes. The indexes that serve
+`operations` has the facts, which outlive compaction; `payloads` has the signed bytes. The indexes that serve
 queries are partial: they hold only what is retained, so that compaction pays for itself at once.
 """
 
@@ -49,8 +49,9 @@ MIGRATIONS = [
     CREATE INDEX feed ON operations (author) WHERE family = 1;
     CREATE INDEX history ON operations (document, state) WHERE family = 1 AND head = 0;
     CREATE INDEX head_by_document ON operations (document) WHERE head = 1;
-    CREATE INDEX head_by_author ON operations (author, created_at, id) WHERE head = 1 AND family = 1;
-    CREATE INDEX tombstone_by_author ON operations (author, document) WHERE head = 1 AND family = 1 AND action = 1;
+    CREATE INDEX head_by_author ON operations (author, created_at, id) WHERE head = 1 AND family = 1 AND state = 0;
+    CREATE INDEX tombstone_by_author ON operations (author, document)
+        WHERE head = 1 AND family = 1 AND action = 1 AND state = 0;
 
     CREATE TABLE payloads (
         position INTEGER PRIMARY KEY,

@@ -69,16 +69,23 @@ def _insert_sql(table: str, columns: int, width: int) -> str:
     return _INSERTS[key]
 
 
-def operations_by_id(count: int) -> str:
-    """`operations o WHERE` it has one of the ids bound to ?1, ?2 … — and what else is asked for may follow.
+def operations_by_id(count: int, first: int = 1) -> str:
+    """`operations o WHERE` it has one of the ids bound to ?first and those after it; more conditions may follow.
 
     The index holds only the first eight bytes of each id: half the pages to write for every group, and as sure, since
     the rest is compared.
     """
-    those = range(1, count + 1)
+    those = range(first, first + count)
     short = ",".join(f"substr(?{number},1,8)" for number in those)
     whole = ",".join(f"?{number}" for number in those)
     return f"operations o INDEXED BY operation_by_id WHERE substr(o.id,1,8) IN ({short}) AND o.id IN ({whole})"
+
+
+SNAPSHOTS_OF_DOCUMENT = (
+    "(SELECT * FROM operations INDEXED BY history WHERE family = 1 AND head = 0 AND document = ?1 "
+    "UNION ALL SELECT * FROM operations INDEXED BY head_by_document WHERE head = 1 AND document = ?1)"
+)
+"""Every known snapshot of the document bound to ?1, whatever became of its payload."""
 
 
 def marks(values: Sequence[Any]) -> str:

@@ -17,7 +17,7 @@ from pathlib import Path
 import apsw
 import msgspec
 
-from anabranch.core.token import Log
+from anabranch.core.token import Log, Position
 from anabranch.store import schema
 from anabranch.store.contract import StoreBusy, StoreError
 from anabranch.store.sqlite_reader import SqliteReader
@@ -125,7 +125,7 @@ class SqliteStore:
     def _notice_restore(self) -> None:
         seen, log = read_holder(self.folder), self.writer.log()
         if seen.stream == log.stream and (seen.epoch != log.epoch or seen.tip > log.tip):
-            self.writer.new_epoch()
+            self.writer.new_epoch(Position(seen.tip))
             self.renewed = True
 
     def backup(self, target: Path) -> None:
@@ -134,8 +134,7 @@ class SqliteStore:
         copy = apsw.Connection(str(target))
         try:
             with copy.backup("main", source, "main") as step:
-                while not step.done:
-                    step.step(4096)
+                step.step(-1)  # all in one read: in parts it would begin anew after every commit
         finally:
             copy.close()
             source.close()

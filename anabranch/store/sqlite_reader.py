@@ -7,7 +7,8 @@ a slow consumer holds no transaction, memory stays flat, and a whole answer is s
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -32,9 +33,10 @@ from anabranch.store.contract import (
     StoreError,
     TooSlow,
 )
-from anabranch.store.sql import chunks, marks, operations_by_id
-from anabranch.store.sqlite_select import Select, count_sql, matching_sql
+from anabranch.store.sql import SNAPSHOTS_OF_DOCUMENT, chunks, marks, operations_by_id
+from anabranch.store.sqlite_select import Select, matching_sql
 
+VARIABLES_MAX = 32_000  # that one statement may bind
 _decode_clock = msgspec.json.Decoder(dict[str, int]).decode
 _FACTS = (
     "o.position, o.id, o.author, o.kind, o.created_at, o.family, o.state, o.head, o.action, o.document, o.coordinate, "
@@ -55,12 +57,8 @@ class SqliteReader:
         self._db.close()
 
     def _rows(self, sql: str, bindings: Sequence[Any] = ()) -> list[Any]:
-        try:
+        with _as_store_errors():
             return self._db.execute(sql, bindings).fetchall()
-        except apsw.InterruptError:
-            raise TooSlow("the query took too long") from None
-        except apsw.Error as error:
-            raise StoreError(f"read failed: {error}") from error
 
     def _value(self, sql: str, bindings: Sequence[Any] = ()) -> Any:
         rows = self._rows(sql, bindings)
@@ -89,30 +87,45 @@ class SqliteReader:
     def count(self, filters: Sequence[Filter], now: int) -> int:
         """How many stored events match at least one of the filters (`limit` does not count)."""
         possible = [filter for filter in filters if not filter.impossible]
-        if len(possible) == 1:
-            return int(self._value(*count_sql(possible[0], now)))
+        if not possible:
+            return 0
+        parts: list[str] = []
+        bindings: list[Any] = []
+        for filter in possible:
+            sql, values = matching_sql(filter, now, len(bindings) + 1)
+            parts.append(sql)
+            bindings += values
+        if len(bindings) <= VARIABLES_MAX:
+            return int(self._value(f"SELECT count(*) FROM ({' UNION '.join(parts)})", bindings))
         with self._moment():
             return len({row[0] for filter in possible for row in self._rows(*matching_sql(filter, now))})
 
-    def payloads(self, positions: Sequence[int]) -> list[tuple[Position, bytes]]:
-        """The payloads still there, in the order asked for."""
-        found: dict[int, bytes] = {}
-        for chunk in chunks(positions, 512):
-            found.update(
+    def payloads(self, positions: Sequence[int], bytes_max: int | None = None) -> list[tuple[Position, bytes]]:
+        """The payloads still there, in the order asked for; the first ones, when all are more than `bytes_max`."""
+        taken: list[tuple[Position, bytes]] = []
+        size = 0
+        for chunk in chunks(positions, 128):
+            found = dict(
                 self._rows(f"SELECT position, raw FROM payloads WHERE position IN ({marks(chunk)})", tuple(chunk))
             )
-        return [(Position(position), found[position]) for position in positions if position in found]
+            for position in chunk:
+                if (raw := found.get(position)) is not None:
+                    taken.append((Position(position), raw))
+                    size += len(raw)
+                    if bytes_max is not None and size >= bytes_max:
+                        return taken
+        return taken
 
-    def compacted(self, ids: Iterable[str]) -> list[str]:
-        """Which of the ids are known and compacted, sorted."""
-        wanted = sorted(ids)
+    def compacted(self, ids: Iterable[str], authors: Collection[str] | None = None) -> list[str]:
+        """Which of the ids are known and compacted, and of one of the authors if any are named; sorted."""
         return [
             row[0].hex()
-            for chunk in chunks(wanted, 512)
+            for chunk in chunks(sorted(ids), 512)
             for row in self._rows(
-                f"SELECT o.id FROM {operations_by_id(len(chunk))} AND o.state = 1 ORDER BY o.id",
+                f"SELECT o.id, o.author FROM {operations_by_id(len(chunk))} AND o.state = 1 ORDER BY o.id",
                 [bytes.fromhex(id) for id in chunk],
             )
+            if authors is None or row[1].hex() in authors
         ]
 
     def state(self, id: str) -> State | None:
@@ -136,7 +149,7 @@ class SqliteReader:
                     bindings.append(now)
                 for some in self._by_the_handful(
                     "SELECT o.position FROM operations o INDEXED BY head_by_author "
-                    f"WHERE o.head = 1 AND o.family = 1 AND {' AND '.join(conditions)} "
+                    f"WHERE o.head = 1 AND o.family = 1 AND o.state = 0 AND {' AND '.join(conditions)} "
                     "ORDER BY o.created_at, o.id LIMIT ?",
                     [*bindings, -1 if limit is None else limit],
                 ):
@@ -147,16 +160,12 @@ class SqliteReader:
 
     def _by_the_handful(self, sql: str, bindings: Sequence[Any]) -> Iterator[array[int]]:
         """The first column of a query's rows, a few and then many at a time."""
-        try:
+        with _as_store_errors():
             rows = self._db.execute(sql, bindings)
             size = 64
             while some := array("q", [row[0] for row in islice(rows, size)]):
                 yield some
                 size = 8_192
-        except apsw.InterruptError:
-            raise TooSlow("the query took too long") from None
-        except apsw.Error as error:
-            raise StoreError(f"read failed: {error}") from error
 
     def changes(
         self,
@@ -166,10 +175,11 @@ class SqliteReader:
         limit: int,
         compacted: bool = False,
         now: int = 0,
+        bytes_max: int | None = None,
     ) -> Page:
-        """The next stretch of the log after `since`, at most `limit` entries; `compacted` asks for those too.
+        """The next stretch of the log after `since`, at most `limit` entries and hardly more than `bytes_max`.
 
-        Without a query it is the whole log, every family.
+        `compacted` asks for compacted entries too; without a query it is the whole log, every family.
         """
         with self._moment() as log:
             last = Position(log.tip if until is None else min(until, log.tip))
@@ -182,19 +192,33 @@ class SqliteReader:
                 conditions.append("o.family = 1")
             conditions.append("o.state <= 1" if compacted else "o.state = 0")
             index = "" if query is None else "INDEXED BY feed"
-            rows = self._rows(
+            rows = self._first_rows(
                 f"SELECT o.position, o.id, o.state, p.raw, o.expires_at FROM operations o {index} "
                 "LEFT JOIN payloads p ON p.position = o.position "
                 f"WHERE {' AND '.join(conditions)} AND o.position > ? AND o.position <= ? ORDER BY o.position LIMIT ?",
                 [*bindings, since, last, limit],
+                bytes_max,
             )
+            cut = len(rows) == limit or (bytes_max is not None and sum(len(row[3] or b"") for row in rows) >= bytes_max)
         entries = [
             Entry(Position(row[0]), row[1].hex(), State(row[2]), row[3])
             for row in rows
             if row[4] is None or row[4] > now
         ]
-        complete_to = rows[-1][0] if len(rows) == limit and rows else max(last, since)
-        return Page(entries, Position(complete_to), log)
+        return Page(entries, Position(rows[-1][0] if cut else max(last, since)), log)
+
+    def _first_rows(self, sql: str, bindings: Sequence[Any], bytes_max: int | None) -> list[Any]:
+        """The rows of a statement, up to the one with which their payloads (the fourth column) reach the bound."""
+        if bytes_max is None:
+            return self._rows(sql, bindings)
+        taken, size = [], 0
+        with _as_store_errors():
+            for row in self._db.execute(sql, bindings):
+                taken.append(row)
+                size += len(row[3] or b"")
+                if size >= bytes_max:
+                    break
+        return taken
 
     # --- facts ---
 
@@ -203,8 +227,13 @@ class SqliteReader:
         return self._facts("o.position > ? ORDER BY o.position LIMIT ?", (after, limit))
 
     def heads(self, document: bytes) -> list[Facts]:
-        """The heads of a document, as they are kept on write."""
-        return self._facts("o.head = 1 AND o.document = ? ORDER BY o.id", (document,))
+        """The heads of a document that can be fetched."""
+        return self._facts("o.head = 1 AND o.state = 0 AND o.document = ? ORDER BY o.id", (document,))
+
+    def lineage(self, document: bytes) -> list[tuple[Version, bool]]:
+        """Every known snapshot of a document, retained or not, and whether it is marked as a head."""
+        rows = self._rows(f"SELECT position, id, created_at, clock, head FROM {SNAPSHOTS_OF_DOCUMENT}", (document,))
+        return [(_version(row), bool(row[4])) for row in rows]
 
     def _facts(self, condition: str, bindings: Sequence[Any]) -> list[Facts]:
         return [
@@ -249,7 +278,7 @@ class SqliteReader:
             documents, conflicts, tombstones = self._rows(
                 "SELECT count(*), total(heads > 1), total(puts = 0) FROM ("
                 "SELECT count(*) AS heads, total(action = 0) AS puts FROM operations "
-                "WHERE head = 1 AND family = 1 GROUP BY document)"
+                "WHERE head = 1 AND family = 1 AND state = 0 GROUP BY document)"
             )[0]
             payload_bytes = self._value("SELECT total(size) FROM operations WHERE state = 0")
             tag_rows = self._value("SELECT count(*) FROM tags")
@@ -263,12 +292,13 @@ class SqliteReader:
             tombstones=int(tombstones),
             payload_bytes=int(payload_bytes),
             tag_rows=tag_rows,
-            file_bytes=sum(
-                file.stat().st_size
-                for suffix in ("", "-wal")
-                if (file := self._path.with_name(self._path.name + suffix)).exists()
-            ),
+            file_bytes=self.file_bytes(),
         )
+
+    def file_bytes(self) -> int:
+        """What the database takes on disk, with what is still in its write-ahead log."""
+        files = (self._path.with_name(self._path.name + suffix) for suffix in ("", "-wal"))
+        return sum(file.stat().st_size for file in files if file.exists())
 
     def damage(self) -> list[str]:
         """What SQLite itself finds wrong with the file, and rows that point nowhere."""
@@ -298,28 +328,24 @@ class SqliteReader:
     def versions(self, document: bytes) -> list[tuple[Version, int]]:
         """The snapshots of a document that have a payload, each with its size."""
         rows = self._rows(
-            "SELECT position, id, created_at, clock, size FROM operations INDEXED BY history "
-            "WHERE family = 1 AND head = 0 AND document = ?1 AND state = 0 "
-            "UNION ALL SELECT position, id, created_at, clock, size FROM operations INDEXED BY head_by_document "
-            "WHERE head = 1 AND document = ?1",
-            (document,),
+            f"SELECT position, id, created_at, clock, size FROM {SNAPSHOTS_OF_DOCUMENT} WHERE state = 0", (document,)
         )
-        return [(Version(Position(row[0]), row[1].hex(), row[2], _decode_clock(row[3])), row[4]) for row in rows]
+        return [(_version(row), row[4]) for row in rows]
 
-    def expired(self, now: int) -> int:
-        """How many retained operations have expired."""
-        return int(
-            self._value(
-                "SELECT count(*) FROM operations INDEXED BY operation_expiring "
-                "WHERE state = 0 AND expires_at IS NOT NULL AND expires_at <= ?",
-                (now,),
-            )
-        )
+    def expired(self, now: int) -> tuple[int, int]:
+        """How many retained operations have expired, and their bytes."""
+        count, size = self._rows(
+            "SELECT count(*), total(size) FROM operations INDEXED BY operation_expiring "
+            "WHERE state = 0 AND expires_at IS NOT NULL AND expires_at <= ?",
+            (now,),
+        )[0]
+        return count, int(size)
 
     def crowded_authors(self, cap: int) -> list[str]:
         """Authors with more than `cap` documents that have a tombstone for a head."""
         rows = self._rows(
-            "SELECT author FROM operations INDEXED BY tombstone_by_author WHERE head = 1 AND family = 1 AND action = 1 "
+            "SELECT author FROM operations INDEXED BY tombstone_by_author "
+            "WHERE head = 1 AND family = 1 AND action = 1 AND state = 0 "
             "GROUP BY author HAVING count(DISTINCT document) > ?",
             (cap,),
         )
@@ -332,9 +358,9 @@ class SqliteReader:
             "  SELECT max(h.position) FROM operations h INDEXED BY history "
             "  WHERE h.family = 1 AND h.head = 0 AND h.document = t.document) "
             "FROM operations t INDEXED BY tombstone_by_author "
-            "WHERE t.head = 1 AND t.family = 1 AND t.action = 1 AND t.author = ? AND NOT EXISTS ("
+            "WHERE t.head = 1 AND t.family = 1 AND t.action = 1 AND t.state = 0 AND t.author = ? AND NOT EXISTS ("
             "  SELECT 1 FROM operations p INDEXED BY head_by_document "
-            "  WHERE p.head = 1 AND p.document = t.document AND p.action = 0) "
+            "  WHERE p.head = 1 AND p.document = t.document AND p.action = 0 AND p.state = 0) "
             "GROUP BY t.document",
             (bytes.fromhex(author),),
         )
@@ -392,12 +418,32 @@ class _Moment:
         self._reader = reader
 
     def __enter__(self) -> Log:
-        self._reader._db.execute("BEGIN")
-        return self._reader.log()
+        try:
+            with _as_store_errors():
+                self._reader._db.execute("BEGIN")
+            return self._reader.log()
+        except BaseException:
+            self.__exit__()
+            raise
 
     def __exit__(self, *_: object) -> None:
         if self._reader._db.in_transaction:
             self._reader._db.execute("ROLLBACK")
+
+
+@contextmanager
+def _as_store_errors() -> Iterator[None]:
+    """What SQLite cannot do, in the contract's words."""
+    try:
+        yield
+    except apsw.InterruptError:
+        raise TooSlow("the query took too long") from None
+    except apsw.Error as error:
+        raise StoreError(f"read failed: {error}") from error
+
+
+def _version(row: Any) -> Version:
+    return Version(Position(row[0]), row[1].hex(), row[2], _decode_clock(row[3]))
 
 
 def _feed_conditions(query: ChangesQuery) -> tuple[list[str], list[Any]]:

@@ -131,12 +131,12 @@ def _conditions(filter: Filter, lead: str) -> tuple[list[str], list[Any]]:
     return conditions, bindings
 
 
-def matching_sql(filter: Filter, now: int) -> tuple[str, list[Any]]:
-    """A statement that gives the positions of all that a filter matches, each once."""
+def matching_sql(filter: Filter, now: int, first: int = 1) -> tuple[str, list[Any]]:
+    """A statement that gives the positions of all that a filter matches, each once; its variables are ?first and on."""
     lead, keys, source = "", [], "operations o WHERE 1"
     if filter.ids is not None:
         lead, keys = "id", [bytes.fromhex(id) for id in filter.ids]
-        source = operations_by_id(len(keys))
+        source = operations_by_id(len(keys), first)
     elif filter.tags:
         name, values = min(filter.tags, key=lambda tag: len(tag[1]))
         lead, keys = f"#{name}", [tag_key(name, value) for value in values]
@@ -147,8 +147,3 @@ def matching_sql(filter: Filter, now: int) -> tuple[str, list[Any]]:
         f"AND o.created_at BETWEEN ? AND ?{''.join(f' AND {condition}' for condition in conditions)}",
         [*keys, now, filter.since or 0, _END if filter.until is None else filter.until, *bindings],
     )
-
-
-def count_sql(filter: Filter, now: int) -> tuple[str, list[Any]]:
-    sql, bindings = matching_sql(filter, now)
-    return f"SELECT count(*) FROM ({sql})", bindings

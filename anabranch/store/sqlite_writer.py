@@ -14,16 +14,17 @@ from typing import Any
 import apsw
 import msgspec
 
-from anabranch.core import nostr
+from anabranch.core import nostr, snapshots
 from anabranch.core.nostr import Event
 from anabranch.core.operation import Family, Operation, State, document_key
-from anabranch.core.snapshots import heads
-from anabranch.core.token import Log, Position
+from anabranch.core.token import START, Log, Position
 from anabranch.store.contract import AccessKey, Duplicate, Offer, Outcome, Refused, Stored, StoreError, Superseded
-from anabranch.store.sql import chunks, insert, marks, operations_by_id, tag_keys, transaction
+from anabranch.store.sql import SNAPSHOTS_OF_DOCUMENT, chunks, insert, marks, operations_by_id, tag_keys, transaction
 
 STORAGE_SPENT = Refused("restricted", "the access key's storage limit is reached")
 DELETED = Refused("blocked", "deleted by its author")
+HEADS_MAX = 1_000
+CROWDED = Refused("restricted", f"the document has {HEADS_MAX} concurrent versions already; merge them first")
 
 _encode = msgspec.json.Encoder().encode
 _decode_clock = msgspec.json.Decoder(dict[str, int]).decode
@@ -74,14 +75,14 @@ class SqliteWriter:
             return self._drop(positions, State.COMPACTED, "head = 0 AND family = 1")
 
     def remove(self, ids: Sequence[str]) -> int:
-        """Remove operations for good (the operator's word); the heads of their documents are found anew."""
+        """Remove operations for good: the operator's word."""
         with transaction(self._db):
             positions = [
                 row[0]
                 for chunk in chunks([bytes.fromhex(id) for id in ids], 500)
                 for row in self._all(f"SELECT o.position FROM {operations_by_id(len(chunk))}", chunk)
             ]
-            return self._remove(positions)
+            return self._drop(positions, State.REMOVED, "1")[0]
 
     def expire(self, now: int, limit: int) -> int:
         """Remove what has expired (NIP-40), at most `limit`."""
@@ -91,7 +92,7 @@ class SqliteWriter:
                 "WHERE state = 0 AND expires_at IS NOT NULL AND expires_at <= ? LIMIT ?",
                 (now, limit),
             )
-            return self._remove([row[0] for row in rows])
+            return self._drop([row[0] for row in rows], State.REMOVED, "1")[0]
 
     def raise_floor(self, floor: Position) -> Position:
         """Move the floor up, never down, and at most to just above the tip. Where it stands now."""
@@ -105,10 +106,7 @@ class SqliteWriter:
             floor, forgotten = self.log().floor, 0
             for document in documents:
                 rows = self._all(
-                    "SELECT position, 1 FROM operations INDEXED BY history "
-                    "WHERE family = 1 AND head = 0 AND document = ?1 UNION ALL SELECT position, action = 1 "
-                    "FROM operations INDEXED BY head_by_document WHERE head = 1 AND document = ?1",
-                    (document,),
+                    f"SELECT position, head = 0 OR action = 1 OR state = 2 FROM {SNAPSHOTS_OF_DOCUMENT}", (document,)
                 )
                 positions = [row[0] for row in rows]
                 if positions and max(positions) < floor and all(deletes for _, deletes in rows):
@@ -131,28 +129,23 @@ class SqliteWriter:
             raise StoreError(f"space could not be returned: {error}") from error
         return False
 
-    def new_epoch(self) -> str:
-        """Open a new epoch: after a restore, positions may mean something else than they did."""
+    def new_epoch(self, beyond: Position = START) -> str:
+        """Open a new epoch whose positions lie beyond all that were given before, so that no old checkpoint fits.
+
+        The floor stands above the tip: who comes with a checkpoint of the old epoch is told to bootstrap.
+        """
         epoch = str(uuid.uuid4())
         with transaction(self._db):
-            self._db.execute("UPDATE log SET epoch = ?", (epoch,))
+            self._db.execute("UPDATE log SET epoch = ?, tip = max(tip, ?) + 1", (epoch, beyond))
+            self._db.execute("UPDATE log SET floor = tip + 1")
         return epoch
 
-    def _remove(self, positions: Sequence[int]) -> int:
-        documents = {
-            row[0]
-            for chunk in chunks(positions, 500)
-            for row in self._all(
-                f"SELECT document FROM operations WHERE family = 1 AND position IN ({marks(chunk)})", chunk
-            )
-        }
-        removed, _ = self._drop(positions, State.REMOVED, "1")
-        for document in documents:
-            self._find_heads(document)
-        return removed
-
     def _drop(self, positions: Sequence[int], state: State, condition: str) -> tuple[int, int]:
-        """Take the payloads, the tag rows and the head's mark away from what meets the condition and is retained."""
+        """Take the payloads and the tag rows away from what meets the condition and is retained.
+
+        A snapshot that was a head stays marked: it is known, and what it has superseded does not come back. A
+        replaceable event has one version at a time, and none when that is gone.
+        """
         gone, freed = 0, 0
         for chunk in chunks(positions, 200):
             rows = self._all(
@@ -171,7 +164,8 @@ class SqliteWriter:
             )
             self._db.execute(f"DELETE FROM payloads WHERE position IN ({those})", dropped)
             self._db.execute(
-                f"UPDATE operations SET state = ?, head = 0 WHERE position IN ({those})", (int(state), *dropped)
+                f"UPDATE operations SET state = ?, head = head AND family = 1 WHERE position IN ({those})",
+                (int(state), *dropped),
             )
             self._db.executemany(
                 "UPDATE access_keys SET used_bytes = max(0, used_bytes - ?) WHERE key = ?",
@@ -180,20 +174,6 @@ class SqliteWriter:
             gone += len(rows)
             freed += sum(row[2] for row in rows)
         return gone, freed
-
-    def _find_heads(self, document: bytes) -> None:
-        """Mark the heads among what is retained of a snapshot document."""
-        rows = self._all(
-            "SELECT position, id, created_at, clock FROM operations INDEXED BY history "
-            "WHERE family = 1 AND head = 0 AND document = ?1 AND state = 0 "
-            "UNION ALL SELECT position, id, created_at, clock FROM operations INDEXED BY head_by_document "
-            "WHERE head = 1 AND document = ?1",
-            (document,),
-        )
-        found = heads(_Head(row[0], row[1].hex(), row[2], _decode_clock(row[3])) for row in rows)
-        self._db.executemany(
-            "UPDATE operations SET head = 1 WHERE position = ? AND head = 0", [(head.position,) for head in found]
-        )
 
     # --- access keys and settings ---
 
@@ -290,9 +270,12 @@ class _Group:
             position = self._tip + 1
             version = _Head(position, event.id, event.created_at, operation.clock or {})
             if operation.family is Family.SNAPSHOT:
-                remaining = heads([*current, version])
-                head = int(any(one.position == position for one in remaining))
-                self._demote(one.position for one in current if one not in remaining)
+                remaining = snapshots.advance(current, version)
+                head = int(remaining[-1:] == [version])
+                if head and len(remaining) > HEADS_MAX:
+                    return CROWDED
+                kept = {one.position for one in remaining}
+                self._demote(one.position for one in current if one.position not in kept)
                 self._heads[operation.document] = remaining
             else:
                 if any(nostr.newer(one.created_at, one.id, event.created_at, event.id) for one in current):
@@ -406,22 +389,14 @@ class _Group:
             targets,
         )
         self._writer._anything_deleted |= bool(targets)
-        self._writer._remove(positions)
+        self._writer._drop(positions, State.REMOVED, "1")
         gone = set(positions)
         for chunk in chunks(positions, 256):
             for row in self._writer._all(f"SELECT id FROM operations WHERE position IN ({marks(chunk)})", chunk):
                 self._known[row[0]] = State.REMOVED
-        for document, current in self._heads.items():
-            if any(head.position in gone for head in current):
-                self._heads[document] = self._stored_heads(document)
-
-    def _stored_heads(self, document: bytes) -> list[_Head]:
-        rows = self._writer._all(
-            "SELECT position, id, created_at, clock FROM operations INDEXED BY head_by_document "
-            "WHERE head = 1 AND document = ?",
-            (document,),
-        )
-        return [_Head(row[0], row[1].hex(), row[2], _decode_clock(row[3]) if row[3] else {}) for row in rows]
+        for document, current in self._heads.items():  # of what can be replaced; snapshots stay where they are
+            if any(head.position in gone for head in current) and not any(head.clock for head in current):
+                self._heads[document] = [head for head in current if head.position not in gone]
 
     def _write(self) -> None:
         db = self._db

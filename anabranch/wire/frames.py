@@ -18,7 +18,9 @@ TEXT, BINARY, CLOSE, PING, PONG = 0x1, 0x2, 0x8, 0x9, 0xA
 _CONTINUATION = 0x0
 _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 
-NORMAL, GOING_AWAY, PROTOCOL_ERROR, POLICY, TOO_BIG, TRY_LATER = 1000, 1001, 1002, 1008, 1009, 1013
+GOING_AWAY, PROTOCOL_ERROR, POLICY, TOO_BIG, TRY_LATER = 1001, 1002, 1008, 1009, 1013
+
+FRAGMENTS_MAX = 1_000
 
 
 class ProtocolError(Exception):
@@ -57,13 +59,14 @@ def close(code: int, reason: str) -> bytes:
 class FrameReader:
     """Turns the bytes of one connection into messages."""
 
-    __slots__ = ("_fragments", "_missing", "_opcode", "_pending", "_size_max")
+    __slots__ = ("_fragments", "_missing", "_opcode", "_pending", "_room", "_size_max")
 
     def __init__(self, size_max: int) -> None:
         self._size_max = size_max
         self._pending: list[bytes] = []  # pieces of a frame that is not whole, joined only when it is
         self._missing = 0
         self._fragments: list[bytes] | None = None
+        self._room = 0  # bytes that the fragmented message may still have
         self._opcode = 0
 
     def feed(self, data: bytes) -> Iterator[tuple[int, bytes]]:
@@ -98,10 +101,7 @@ class FrameReader:
             stop = start + 4 + length
             if end < stop:
                 break
-            mask = data[start : start + 4]
-            payload = data[start + 4 : stop]
-            if mask != b"\0\0\0\0":
-                payload = apply_mask(payload, mask)
+            payload = apply_mask(data[start + 4 : stop], data[start : start + 4])
             at = stop
             if first == 0x80 | TEXT and self._fragments is None:
                 yield TEXT, payload
@@ -126,11 +126,13 @@ class FrameReader:
             if final:
                 return opcode, payload
             self._opcode, self._fragments = opcode, [payload]
+            self._room = self._size_max - len(payload)
             return None
         if opcode != _CONTINUATION or self._fragments is None:
             raise ProtocolError(PROTOCOL_ERROR, "unexpected frame")
         self._fragments.append(payload)
-        if sum(map(len, self._fragments)) > self._size_max or len(self._fragments) > 10_000:
+        self._room -= len(payload)
+        if self._room < 0 or len(self._fragments) > FRAGMENTS_MAX:
             raise ProtocolError(TOO_BIG, f"message is larger than {self._size_max} bytes")
         if not final:
             return None

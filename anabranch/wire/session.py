@@ -1,7 +1,8 @@
 """One client's session: what it says, what it may, and what it gets told. No I/O.
 
 `receive` takes a message and returns effects for the shell to carry out; what takes time (a signature, a commit, a
-query) comes back through `published`, `proven` and the like. The simulator and the tests drive the same object.
+query) comes back later: an AUTH through `proven`, the end of a subscription through `ended`. The simulator and the
+tests drive the same object.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from anabranch.core.operation import KindPolicy, Operation, Unsupported, classif
 from anabranch.wire import messages
 
 AUTH_TOLERANCE = 600  # seconds, either way
+AUTHORS_MAX = 100  # pubkeys of one connection
+KEY_LOST = "restricted: the access key holds no longer"
 
 # --- effects -------------------------------------------------------------------------------------------------------
 
@@ -92,9 +95,10 @@ class Rules(msgspec.Struct, frozen=True):
     subscription_id_characters: int = 64
     filters: int = 20
     filter_values: int = 2_000
+    open_values: int = 20_000
     bad_messages: int = 1_000
     grants: Callable[[], list[Grant] | None] = lambda: None
-    """The access keys that hold just now; None when none was ever made, and then none is asked for."""
+    """The access keys that hold just now; None when there are none at all, and then none is asked for."""
 
 
 def find_grant(grants: list[Grant], key: str) -> Grant | None:
@@ -122,7 +126,7 @@ class Session:
         self._bad = 0
         self.authors: frozenset[str] = frozenset()  # proven by AUTH
         self.grant: Grant | None = None  # shown by TOKEN
-        self.open: set[str] = set()  # subscription ids, replaying or live
+        self.open: dict[str, int] = {}  # subscriptions, replaying or live, and how many values their filters have
 
     def greeting(self) -> list[Effect]:
         return [Send(messages.auth(self._challenge))] if self._rules.private else []
@@ -130,7 +134,7 @@ class Session:
     def receive(self, message: bytes, now: int) -> list[Effect]:
         """What a text message asks for. Whatever is wrong with it gets an answer and changes nothing."""
         if self.grant is not None and self.grant.expires_at is not None and now >= self.grant.expires_at:
-            self.grant, self.authors = None, frozenset()
+            return [Send(messages.notice(KEY_LOST)), Hangup("access key rejected")]
         if message.startswith(_EVENT) and message.endswith(b"]"):
             return self._event(message[len(_EVENT) : -1], now)
         try:
@@ -232,9 +236,12 @@ class Session:
         if self._rules.private and (text := self._may_query(wanted)):
             return self._answer_bad(messages.closed(name, text), *before)
         if opens:
+            size = sum(filter.size for filter in wanted)
             if len(self.open) >= self._rules.subscriptions:
-                return self._answer_bad(messages.closed(name, "rate-limited: too many subscriptions"))
-            self.open.add(name)
+                return self._answer_bad(messages.closed(name, "rate-limited: too many subscriptions"), *before)
+            if sum(self.open.values()) + size > self._rules.open_values:
+                return self._answer_bad(messages.closed(name, "rate-limited: too many filter values"), *before)
+            self.open[name] = size
         self._bad = 0
         return [*before, make(name, wanted)]
 
@@ -258,7 +265,7 @@ class Session:
         """A new subscription of the same id takes the place of the old one, whatever becomes of the new one."""
         if name not in self.open:
             return []
-        self.open.discard(name)
+        del self.open[name]
         return [Cancel(name)]
 
     def _nameable(self, name: str) -> bool:
@@ -283,8 +290,10 @@ class Session:
         except Invalid as error:
             return self._answer_bad(messages.changes_error(name, str(error)), *before)
         if len(self.open) >= self._rules.subscriptions:
-            return self._answer_bad(messages.changes_error(name, "too many subscriptions"))
-        self.open.add(name)
+            return self._answer_bad(messages.changes_error(name, "too many subscriptions"), *before)
+        if sum(self.open.values()) + request.query.size > self._rules.open_values:
+            return self._answer_bad(messages.changes_error(name, "too many filter values"), *before)
+        self.open[name] = request.query.size
         self._bad = 0
         return [*before, Changes(name, request)]
 
@@ -305,8 +314,12 @@ class Session:
         grant = find_grant(self._rules.grants() or [], values[0])
         if grant is None:
             return self._answer_bad(messages.token(values[0], False, "token-invalid: access key rejected"))
+        ended: list[Effect] = []
+        if self.grant is not None and self.grant.key != grant.key:  # what was proven under another key is over
+            self.authors = frozenset()
+            ended = [effect for name in list(self.open) for effect in self._replace(name)]
         self.grant = grant
-        return [Send(messages.token(values[0], True))]
+        return [*ended, Send(messages.token(values[0], True))]
 
     def _auth(self, values: list[Any], now: int) -> list[Effect]:
         if len(values) != 1 or not isinstance(values[0], dict):
@@ -335,6 +348,8 @@ class Session:
         relay = event.first("relay")
         if not relay or (rules.relay_url is not None and _authority(relay) != _authority(rules.relay_url)):
             return "invalid: the relay tag does not name this relay"
+        if len(self.authors) >= AUTHORS_MAX:
+            return f"restricted: at most {AUTHORS_MAX} pubkeys on one connection"
         if self.grant is not None and self.grant.pubkey not in (None, event.pubkey):
             return "restricted: the access key belongs to another pubkey"
         return None
@@ -353,7 +368,7 @@ class Session:
 
     def ended(self, subscription: str) -> None:
         """A subscription has come to its end by itself."""
-        self.open.discard(subscription)
+        self.open.pop(subscription, None)
 
 
 _EVENT_SHAPE = "invalid: EVENT requires an event object"

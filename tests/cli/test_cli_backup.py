@@ -18,7 +18,7 @@ def test_a_backup_is_taken_beside_a_node_and_restored_as_a_new_epoch(run: Callab
     assert sorted(path.name for path in Path().iterdir() if path.name.startswith("copy")) == ["copy.db"]
     restored = answer(run("restore", "copy.db", "--json", "--data", "other"))
     assert restored.keys() == {"data", "stream", "epoch", "floor", "tip"}
-    assert (restored["stream"], restored["tip"]) == (made["stream"], len(HISTORY))
+    assert (restored["stream"], restored["tip"]) == (made["stream"], len(HISTORY) + 1)
     assert restored["epoch"] != made["epoch"]
     status = answer(run("status", "--json", "--data", "other"))
     assert status["epoch"] == restored["epoch"]
@@ -41,7 +41,7 @@ def test_a_restore_replaces_a_store_only_when_told_to(run: Callable[..., Result]
     assert run("restore", "copy.db", "--data", data).exit_code == Exit.FAILED
     assert answer(run("status", "--json", "--data", data)) == before
     restored = answer(run("restore", "copy.db", "--force", "--json", "--data", data))
-    assert restored["tip"] == len(HISTORY)
+    assert restored["tip"] > before["tip"], "no old checkpoint fits"
     assert restored["epoch"] != before["epoch"]
     assert answer(run("verify", "--json", "--data", data))["sound"]
     # What opens it next finds the epoch as the restore left it.

@@ -44,7 +44,7 @@ def test_status_names_the_holder_and_the_retention_set_at_run_time(run: Callable
 
 COMPACT_KEYS = {
     *("dry_run", "by", "policy", "compacts", "floor", "compacted_snapshots", "compacted_bytes"),
-    *("forgotten_documents", "expired", "file_bytes_before", "file_bytes_after"),
+    *("forgotten_documents", "forgotten_bytes", "expired", "expired_bytes", "file_bytes_before", "file_bytes_after"),
 }
 
 
@@ -90,6 +90,7 @@ def test_compact_asks_the_node_that_holds_the_store(
     run: Callable[..., Result], data: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     report = {"floor": 5, "compacted_snapshots": 2, "compacted_bytes": 900, "forgotten_documents": 1, "expired": 3}
+    report |= {"forgotten_bytes": 70, "expired_bytes": 30}
     reply = {**report, "file_bytes_before": 4000, "file_bytes_after": 2000}
     monkeypatch.setenv("ANABRANCH_ADMIN_TOKEN", TOKEN)
     with admin_api({("POST", "/admin/compact"): (200, reply)}) as (url, asked), held(data, url):

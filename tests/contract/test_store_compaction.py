@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from model import Model
 from stores import NOW, Opened, Stores
 
-from anabranch.core import retention
+from anabranch.core import retention, token
 from anabranch.core.changes import ChangesQuery
 from anabranch.core.filter import Filter
 from anabranch.core.operation import State
@@ -153,13 +153,12 @@ def test_a_dry_run_says_what_a_run_then_does_and_changes_nothing(stores: Stores,
 
 
 def test_a_plan_that_has_grown_old_does_no_harm(opened: Opened):
-    """Between plan and act a head was deleted, so that what was dominated is a head again: it stays."""
-    old, new = snapshot(clock={"a": 1}), snapshot(clock={"a": 2})
-    opened.append(old, new)
+    """Whatever a plan says, a head keeps its payload, and what is gone is not counted again."""
+    old, new, other = snapshot(clock={"a": 1}), snapshot(clock={"a": 2}), snapshot(clock={"b": 1})
+    opened.append(old, new, other)
     opened.writer.remove([new.id])
-    assert opened.heads() == {old.id}
-    assert opened.writer.compact([1, 2]) == (0, 0)
-    assert opened.reader.state(old.id) is State.RETAINED
+    assert opened.writer.compact([1, 2, 3])[0] == 1
+    assert [opened.reader.state(e.id) for e in (old, new, other)] == [State.COMPACTED, State.REMOVED, State.RETAINED]
 
 
 def test_compacting_twice_counts_once_and_plain_events_are_never_compacted(opened: Opened):
@@ -212,7 +211,7 @@ def test_what_a_bootstrap_still_has_to_send_is_kept_for_it(opened: Opened):
 
 @settings(max_examples=40)
 @given(data=st.data())
-def test_whatever_is_removed_the_heads_are_those_of_what_is_left(stores: Stores, data):
+def test_whatever_is_removed_nothing_superseded_comes_back(stores: Stores, data):
     history = data.draw(st.lists(snapshots, min_size=1, max_size=12))
     model = Model()
     model.append(map(operation, history))
@@ -282,7 +281,7 @@ def test_a_document_that_lives_again_is_not_forgotten_by_an_old_plan(opened: Ope
 def test_the_report_counts_only_documents_that_went(opened: Opened):
     opened.append(*tombstones(1))
     report = Report()
-    compaction.carry_out(compaction.Forget([opened.facts()[0].document]), opened.writer, report)
+    compaction.carry_out(compaction.Forget([opened.facts()[0].document], 0), opened.writer, report)
     assert len(opened.facts()) == 2, "the floor stands below"
     assert report.forgotten_documents == 0
 
@@ -491,13 +490,18 @@ def test_closing_and_opening_again_keeps_everything(stores: Stores, data):
         assert opened.heads() == model.heads()
 
 
-def test_a_new_epoch_keeps_the_stream_and_the_log(opened: Opened):
+@pytest.mark.parametrize("beyond", [0, 1, 70])
+def test_no_checkpoint_of_an_old_epoch_fits_a_new_one(opened: Opened, beyond: int):
+    """Positions of the new epoch lie beyond all of the old one, so that even who does not read the epoch bootstraps."""
     opened.append(event(1))
     before = opened.reader.log()
-    epoch = opened.writer.new_epoch()
+    epoch = opened.writer.new_epoch(beyond)
     after = opened.reader.log()
+    assert after.stream == before.stream
     assert after.epoch == epoch != before.epoch
-    assert (after.stream, after.floor, after.tip) == (before.stream, before.floor, before.tip)
+    assert all(token.gap(after, since) is not None for since in range(max(before.tip, beyond) + 1))
+    assert opened.append(event(1, content="next")) == [Stored(after.tip + 1)]
+    assert token.gap(opened.reader.log(), after.tip) is None
 
 
 def test_every_store_has_a_stream_of_its_own(stores: Stores):

@@ -85,11 +85,6 @@ def test_an_event_matches_when_it_meets_every_condition(data):
     assert filter.live().limit is None
 
 
-@given(filters([event(1)]))
-def test_a_described_filter_parses_to_itself(filter):
-    assert rule.parse(rule.describe(filter), 100) == filter
-
-
 def test_an_empty_list_matches_nothing():
     for field in ("ids", "authors", "kinds"):
         assert not rule.matches(Filter(**{field: frozenset()}), event(1))

@@ -126,10 +126,10 @@ class Admin:
                 return json_answer({"keys": [_shown(key) for key in keys]})
             if request.method == "POST":
                 return await self._create_key(_object(request.body) if request.body else {})
-            if request.method == "DELETE":
-                await self._node.access.ask_for_none()
-                return json_answer({"deleted": True})
             return _NOT_ALLOWED
+        if name == "*" and request.method == "DELETE":
+            await self._node.access.ask_for_none()
+            return json_answer({"deleted": True, "key": "*"})
         if request.method not in ("GET", "PATCH", "DELETE"):
             return _NOT_ALLOWED
         key = self._node.access.find(name)

@@ -26,7 +26,7 @@ from anabranch.wire import frames, messages
 Selector = tuple[Filter, ...] | ChangesQuery
 
 RECENT_OPERATIONS = 8_192
-RECENT_BYTES = 16_777_216
+RECENT_BYTES = 4_194_304  # what one subscription may be handed at once when it joins
 
 
 class Outlet(Protocol):

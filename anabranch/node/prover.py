@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import socket
-import struct
 import subprocess
 import sys
 from collections import deque
@@ -20,13 +18,13 @@ from typing import cast
 
 from anabranch.core import nostr
 from anabranch.node import now
+from anabranch.node.checker import LENGTH
 
 log = logging.getLogger(__name__)
 
 HUNG_SECONDS = 8.0
 
 Done = Callable[[bytes | None], None]
-_LENGTH = struct.Struct("!I")
 
 
 class Prover:
@@ -36,8 +34,10 @@ class Prover:
         self._workers = [_Worker() for _ in range(workers)]
 
     async def start(self) -> None:
+        """Start the workers and wait until each has answered once: from then on they are as fast as they get."""
         for worker in self._workers:
             await worker.start()
+        await asyncio.gather(*(worker.check(bytes(nostr.PROOF_BYTES)) for worker in self._workers))
 
     @property
     def working(self) -> bool:
@@ -52,14 +52,7 @@ class Prover:
         min(self._workers, key=lambda worker: worker.waiting).submit(proofs, done)
 
     async def check(self, proofs: bytes) -> bytes | None:
-        answer: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
-
-        def done(held: bytes | None) -> None:
-            if not answer.done():
-                answer.set_result(held)
-
-        self.submit(proofs, done)
-        return await answer
+        return await min(self._workers, key=lambda worker: worker.waiting).check(proofs)
 
     def replace_hung(self) -> None:
         """End workers that have not answered for too long; what they were asked counts as not checked."""
@@ -95,7 +88,7 @@ class _Worker(asyncio.Protocol):
 
     def _spawn(self, theirs: socket.socket) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
-            [sys.executable, "-m", "anabranch.node.prover"],
+            [sys.executable, "-m", "anabranch.node.checker"],
             stdin=theirs.fileno(),
             stdout=theirs.fileno(),
             start_new_session=True,  # a Ctrl-C is for the node, which ends its workers itself
@@ -109,7 +102,17 @@ class _Worker(asyncio.Protocol):
             done(None)
             return
         self._asked.append((len(proofs) // nostr.PROOF_BYTES, done, now.monotonic()))
-        self._transport.write(_LENGTH.pack(len(proofs)) + proofs)
+        self._transport.write(LENGTH.pack(len(proofs)) + proofs)
+
+    async def check(self, proofs: bytes) -> bytes | None:
+        answer: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
+
+        def done(held: bytes | None) -> None:
+            if not answer.done():
+                answer.set_result(held)
+
+        self.submit(proofs, done)
+        return await answer
 
     def data_received(self, data: bytes) -> None:
         self._answered += data
@@ -154,19 +157,3 @@ class _Worker(asyncio.Protocol):
         if self._process is not None:
             self._process.kill()
             self._process.wait()
-
-
-def work() -> None:
-    """A worker's life: read a batch, check it, answer; end when the node is gone."""
-    os.nice(5)  # the node itself goes first: while it waits for a core, nobody is answered
-    with os.fdopen(0, "rb", buffering=1 << 20) as asked, os.fdopen(1, "wb", buffering=0) as answers:
-        while len(head := asked.read(_LENGTH.size)) == _LENGTH.size:
-            proofs = asked.read(_LENGTH.unpack(head)[0])
-            answers.write(nostr.verify_proofs(proofs))
-
-
-if __name__ == "__main__":
-    try:
-        work()
-    except (BrokenPipeError, ConnectionResetError):
-        pass

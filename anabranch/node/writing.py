@@ -13,11 +13,14 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+from anabranch.core import nostr
 from anabranch.node import now
-from anabranch.store.contract import Offer, Outcome, StoreError, Writer
+from anabranch.store.contract import Offer, Outcome, Refused, StoreError, Writer
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+
+FORGED = Refused("invalid", "signature does not match the event")
 
 Committed = Callable[[Sequence[Outcome] | None], None]
 """Called on the event loop when a group is on disk; None: nothing of it could be stored."""
@@ -32,7 +35,12 @@ class WriterThread:
         self._thread.start()
 
     def append(self, offers: list[Offer], committed: Committed) -> None:
+        """Store a group that has been proven."""
         self._queue.put((offers, committed))
+
+    def prove_and_append(self, offers: list[Offer], committed: Committed) -> None:
+        """Check a few signatures right here, then store: for so few the way to another process is the longer one."""
+        self._queue.put((tuple(offers), committed))
 
     async def run(self, job: Callable[[Writer], T]) -> T:
         """Run a job between two groups."""
@@ -50,13 +58,20 @@ class WriterThread:
             work, done = item
             if isinstance(work, list):
                 self._append(work, done)
+            elif isinstance(work, tuple):
+                self._append(list(work), done, nostr.verify([offer.operation.event for offer in work]))
             else:
                 self._run(work, done)
 
-    def _append(self, offers: list[Offer], committed: Committed) -> None:
+    def _append(self, offers: list[Offer], committed: Committed, held: list[bool] | None = None) -> None:
         outcomes: Sequence[Outcome] | None = None
         try:
-            outcomes = self._writer.append(offers, now.milliseconds())
+            if held is None or all(held):
+                outcomes = self._writer.append(offers, now.milliseconds())
+            else:
+                proven = [offer for offer, holds in zip(offers, held, strict=True) if holds]
+                stored = iter(self._writer.append(proven, now.milliseconds()))
+                outcomes = [next(stored) if holds else FORGED for holds in held]
         except StoreError as error:
             log.error("a group could not be stored", extra={"cause": str(error)})
         except Exception:

@@ -51,7 +51,7 @@ def transaction(db: apsw.Connection) -> Iterator[None]:
 def insert(db: apsw.Connection, table: str, columns: int, values: list[Any]) -> None:
     """Insert many rows with few statements. The widths are fixed, so that every statement is found prepared."""
     at = 0
-    for width in (64, 16, 4, 1):
+    for width in (256, 64, 16, 4, 1):
         sql = _insert_sql(table, columns, width)
         while len(values) - at >= width * columns:
             db.execute(sql, values[at : at + width * columns])
@@ -65,21 +65,27 @@ def _insert_sql(table: str, columns: int, width: int) -> str:
     key = (table, columns, width)
     if key not in _INSERTS:
         row = "(" + ",".join("?" * columns) + ")"
-        _INSERTS[key] = f"INSERT INTO {table} VALUES " + ",".join([row] * width)
+        _INSERTS[key] = f"INSERT OR ROLLBACK INTO {table} VALUES " + ",".join([row] * width)
     return _INSERTS[key]
 
 
 def operations_by_id(count: int, first: int = 1) -> str:
-    """`operations o WHERE` it has one of the ids bound to ?first and those after it; more conditions may follow.
+    """`… operations o WHERE` it has one of the ids bound to ?first and those after it; more conditions may follow.
 
-    The index holds only the first eight bytes of each id: half the pages to write for every group, and as sure, since
-    the rest is compared.
+    The tables of ids hold the first eight bytes of each; the rest is compared with the operation's own.
     """
     those = range(first, first + count)
-    short = ",".join(f"substr(?{number},1,8)" for number in those)
+    short = ",".join(f"substr(?{number},1,{SHORT})" for number in those)
     whole = ",".join(f"?{number}" for number in those)
-    return f"operations o INDEXED BY operation_by_id WHERE substr(o.id,1,8) IN ({short}) AND o.id IN ({whole})"
+    return (
+        f"(SELECT position FROM fresh_ids WHERE short IN ({short}) "
+        f"UNION ALL SELECT position FROM settled_ids WHERE short IN ({short})) f "
+        f"CROSS JOIN operations o ON o.position = f.position WHERE o.id IN ({whole})"
+    )
 
+
+SHORT = 8
+"""How many bytes of an id the tables of ids hold."""
 
 SNAPSHOTS_OF_DOCUMENT = (
     "(SELECT * FROM operations INDEXED BY history WHERE family = 1 AND head = 0 AND document = ?1 "

@@ -156,6 +156,7 @@ def connect(path: Path, synchronous: str) -> apsw.Connection:
     connection = apsw.Connection(str(path), statementcachesize=512)
     connection.set_busy_timeout(10_000)
     connection.pragma("synchronous", synchronous)
+    connection.pragma("temp_store", "memory")  # what a statement may have to undo stays off the disk
     connection.pragma("cache_size", -65_536)
     connection.pragma("wal_autocheckpoint", 2_000)
     connection.pragma("journal_size_limit", 67_108_864)

@@ -33,7 +33,7 @@ from anabranch.store.contract import (
     StoreError,
     TooSlow,
 )
-from anabranch.store.sql import SNAPSHOTS_OF_DOCUMENT, chunks, marks, operations_by_id
+from anabranch.store.sql import SHORT, SNAPSHOTS_OF_DOCUMENT, chunks, marks, operations_by_id
 from anabranch.store.sqlite_select import Select, matching_sql
 
 VARIABLES_MAX = 32_000  # that one statement may bind
@@ -305,6 +305,12 @@ class SqliteReader:
         found = [row[0] for row in self._rows("PRAGMA integrity_check") if row[0] != "ok"]
         for name, sql in {
             "ids that stand twice": "SELECT count(*) - count(DISTINCT id) FROM operations",
+            "operations that are not found by their id": "SELECT count(*) FROM operations o WHERE NOT EXISTS "
+            f"(SELECT 1 FROM settled_ids s WHERE s.short = substr(o.id,1,{SHORT}) AND s.position = o.position) "
+            "AND NOT EXISTS (SELECT 1 FROM fresh_ids f "
+            f"WHERE f.short = substr(o.id,1,{SHORT}) AND f.position = o.position)",
+            "ids without an operation": "SELECT (SELECT count(*) FROM settled_ids) + (SELECT count(*) FROM fresh_ids) "
+            "- (SELECT count(*) FROM operations)",
             "payloads without an operation": "SELECT count(*) FROM payloads p WHERE NOT EXISTS "
             "(SELECT 1 FROM operations o WHERE o.position = p.position AND o.state = 0)",
             "tags without an operation": "SELECT count(*) FROM tags t WHERE NOT EXISTS "

@@ -19,11 +19,21 @@ from anabranch.core.nostr import Event
 from anabranch.core.operation import Family, Operation, State, document_key
 from anabranch.core.token import START, Log, Position
 from anabranch.store.contract import AccessKey, Duplicate, Offer, Outcome, Refused, Stored, StoreError, Superseded
-from anabranch.store.sql import SNAPSHOTS_OF_DOCUMENT, chunks, insert, marks, operations_by_id, tag_keys, transaction
+from anabranch.store.sql import (
+    SHORT,
+    SNAPSHOTS_OF_DOCUMENT,
+    chunks,
+    insert,
+    marks,
+    operations_by_id,
+    tag_keys,
+    transaction,
+)
 
 STORAGE_SPENT = Refused("restricted", "the access key's storage limit is reached")
 DELETED = Refused("blocked", "deleted by its author")
 HEADS_MAX = 1_000
+FRESH_MAX = 8_192  # ids that are still in the small table
 CROWDED = Refused("restricted", f"the document has {HEADS_MAX} concurrent versions already; merge them first")
 
 _encode = msgspec.json.Encoder().encode
@@ -44,6 +54,7 @@ class _Head(msgspec.Struct, frozen=True, gc=False):
 class SqliteWriter:
     def __init__(self, connection: apsw.Connection) -> None:
         self._db = connection
+        self._fresh = self._value("SELECT count(*) FROM fresh_ids")
         self._anything_deleted = self._value("SELECT EXISTS (SELECT 1 FROM deletions)") == 1
 
     def close(self) -> None:
@@ -64,8 +75,17 @@ class SqliteWriter:
 
     def append(self, offers: Sequence[Offer], received_at: int) -> list[Outcome]:
         """Store a group. One outcome an offer, in order; when this returns, what is `Stored` is on disk."""
-        with transaction(self._db):
-            return _Group(self._db, received_at, self).append(offers)
+        try:
+            with transaction(self._db):
+                outcomes = _Group(self._db, received_at, self).append(offers)
+                if self._fresh >= FRESH_MAX:
+                    self._db.execute("INSERT INTO settled_ids SELECT short, position FROM fresh_ids")
+                    self._db.execute("DELETE FROM fresh_ids")
+                    self._fresh = 0
+                return outcomes
+        except StoreError:
+            self._fresh = self._value("SELECT count(*) FROM fresh_ids")
+            raise
 
     # --- forgetting ---
 
@@ -112,6 +132,13 @@ class SqliteWriter:
                 if positions and max(positions) < floor and all(deletes for _, deletes in rows):
                     self._drop(positions, State.REMOVED, "family = 1")
                     for chunk in chunks(positions, 500):
+                        for table in ("fresh_ids", "settled_ids"):
+                            self._db.execute(
+                                f"DELETE FROM {table} WHERE (short, position) IN "
+                                f"(SELECT substr(id,1,{SHORT}), position FROM operations "
+                                f"WHERE position IN ({marks(chunk)}))",
+                                chunk,
+                            )
                         self._db.execute(f"DELETE FROM operations WHERE position IN ({marks(chunk)})", chunk)
                     forgotten += 1
             return forgotten
@@ -218,6 +245,7 @@ class _Group:
         self._rows: list[Any] = []  # what this group adds, row after row
         self._row_of: dict[int, int] = {}  # where the row of a version begins, by position
         self._raws: list[Any] = []
+        self._ids: list[Any] = []
         self._tags: list[Any] = []
         self._known: dict[bytes, State] = {}
         self._heads: dict[bytes, list[_Head]] = {}
@@ -316,6 +344,7 @@ class _Group:
             access_key,
         )
         self._raws += (self._tip, operation.raw)
+        self._ids += (id[:SHORT], self._tip)
         if event.tags:
             for key in tag_keys(event):
                 self._tags += (key, event.created_at, self._tip)
@@ -402,6 +431,7 @@ class _Group:
         db = self._db
         insert(db, "operations", _OPERATION_COLUMNS, self._rows)
         insert(db, "payloads", 2, self._raws)
+        insert(db, "fresh_ids", 2, self._ids)
         insert(db, "tags", 3, self._tags)
         for chunk in chunks(self._demoted, 256):
             db.execute(f"UPDATE operations SET head = 0 WHERE position IN ({marks(chunk)})", chunk)
@@ -409,5 +439,6 @@ class _Group:
             self._writer._drop(self._superseded, State.REMOVED, "1")
         for key, used in self._used.items():
             db.execute("UPDATE access_keys SET used_bytes = used_bytes + ? WHERE key = ?", (used, key))
-        self._rows, self._row_of, self._raws, self._tags = [], {}, [], []
+        self._writer._fresh += len(self._ids) // 2
+        self._rows, self._row_of, self._raws, self._ids, self._tags = [], {}, [], [], []
         self._demoted, self._superseded, self._used = [], [], {}

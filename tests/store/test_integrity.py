@@ -208,6 +208,7 @@ def test_an_operation_that_vanished_is_found(folder: Path, change: Callable[...,
     change("DELETE FROM tags WHERE position = 12")
     change("DELETE FROM payloads WHERE position = 12")
     change("DELETE FROM operations WHERE position = 12")
+    change("DELETE FROM fresh_ids WHERE position = 12")
     assert only(verify(folder)) == (12, "position 12 above the floor: no operation there")
 
 

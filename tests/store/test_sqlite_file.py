@@ -307,7 +307,7 @@ def test_damage_is_told_in_words(folder: Path):
     store = grown(folder, 3)
     store.writer._db.execute("DELETE FROM operations WHERE position = 2")
     with store.reader() as reader:
-        assert reader.damage() == ["1 payloads without an operation"]
+        assert reader.damage() == ["1 ids without an operation", "1 payloads without an operation"]
     store.close()
 
 

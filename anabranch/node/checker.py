@@ -1,0 +1,28 @@
+"""A process that checks signatures: batches of proofs come in on its stdin, and go out as one byte each.
+
+It imports as little as it can, so that it is there quickly, and ends when the node does.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+
+from anabranch.core import nostr
+
+LENGTH = struct.Struct("!I")
+"""The bytes of a batch, before it."""
+
+
+def work() -> None:
+    os.nice(5)  # the node itself goes first: while it waits for a core, nobody is answered
+    with os.fdopen(0, "rb", buffering=1 << 20) as asked, os.fdopen(1, "wb", buffering=0) as answers:
+        while len(head := asked.read(LENGTH.size)) == LENGTH.size:
+            answers.write(nostr.verify_proofs(asked.read(LENGTH.unpack(head)[0])))
+
+
+if __name__ == "__main__":
+    try:
+        work()
+    except (BrokenPipeError, ConnectionResetError):
+        pass

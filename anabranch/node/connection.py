@@ -177,9 +177,12 @@ class Connection(asyncio.Protocol):
         self._node.loop.call_soon(self._read_on)
 
     def _read_on(self) -> None:
+        """Take up the next request that is here already; read on only if there is none."""
+        served = (self._tasks or {}).get("http")
         if not self._closing:
             self._next_http()
-            self._resume_reading()
+            if (self._tasks or {}).get("http") is served:
+                self._resume_reading()
 
     def _refuse_http(self, status: int, text: bytes) -> None:
         self._write_http(Answer(status, text, headers=(("connection", "close"),)))

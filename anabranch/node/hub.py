@@ -73,14 +73,15 @@ Published = tuple[Position | None, Operation]
 def frame_events(style: Style, opening: bytes, items: Iterable[tuple[int | None, bytes]]) -> bytes:
     """The frames of raw events with their positions, joined."""
     parts: list[bytes] = []
-    add = parts.append
-    closing = b"]]" if style is Style.EVENTS else b"]"
-    for position, raw in items:
-        head = b"%b%d," % (opening, position or 0) if style is Style.CHANGE else opening
-        add(frames.header(len(head) + len(raw) + len(closing)))
-        add(head)
-        add(raw)
-        add(closing)
+    header, closing = frames.header, b"]]" if style is Style.EVENTS else b"]"
+    beside = len(opening) + len(closing)
+    if style is Style.CHANGE:
+        for position, raw in items:
+            seq = b"%d," % (position or 0)
+            parts += (header(beside + len(seq) + len(raw)), opening, seq, raw, closing)
+    else:
+        for _, raw in items:
+            parts += (header(beside + len(raw)), opening, raw, closing)
     return b"".join(parts)
 
 

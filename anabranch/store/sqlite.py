@@ -95,7 +95,7 @@ class SqliteStore:
             connection = apsw.Connection(str(self.path), flags=apsw.SQLITE_OPEN_READWRITE)
             connection.set_busy_timeout(10_000)
             connection.pragma("query_only", True)
-            connection.pragma("cache_size", -16_384)
+            connection.pragma("cache_size", -8_192)
         except apsw.Error as error:
             raise StoreError(f"cannot read {self.path}: {error}") from error
         return SqliteReader(connection, self.path)

@@ -36,6 +36,7 @@ from anabranch.store.contract import (
 from anabranch.store.sql import SHORT, SNAPSHOTS_OF_DOCUMENT, chunks, marks, operations_by_id
 from anabranch.store.sqlite_select import Select, matching_sql
 
+_STATES = tuple(State)
 VARIABLES_MAX = 32_000  # that one statement may bind
 _decode_clock = msgspec.json.Decoder(dict[str, int]).decode
 _FACTS = (
@@ -192,33 +193,35 @@ class SqliteReader:
                 conditions.append("o.family = 1")
             conditions.append("o.state <= 1" if compacted else "o.state = 0")
             index = "" if query is None else "INDEXED BY feed"
-            rows = self._first_rows(
+            rows, cut = self._first_rows(
                 f"SELECT o.position, o.id, o.state, p.raw, o.expires_at FROM operations o {index} "
                 "LEFT JOIN payloads p ON p.position = o.position "
                 f"WHERE {' AND '.join(conditions)} AND o.position > ? AND o.position <= ? ORDER BY o.position LIMIT ?",
                 [*bindings, since, last, limit],
                 bytes_max,
             )
-            cut = len(rows) == limit or (bytes_max is not None and sum(len(row[3] or b"") for row in rows) >= bytes_max)
+        complete_to = rows[-1][0] if cut or len(rows) == limit else max(last, since)
         entries = [
-            Entry(Position(row[0]), row[1].hex(), State(row[2]), row[3])
-            for row in rows
-            if row[4] is None or row[4] > now
+            Entry(position, id.hex(), _STATES[state], raw)
+            for position, id, state, raw, expires_at in rows
+            if expires_at is None or expires_at > now
         ]
-        return Page(entries, Position(rows[-1][0] if cut else max(last, since)), log)
+        return Page(entries, Position(complete_to), log)
 
-    def _first_rows(self, sql: str, bindings: Sequence[Any], bytes_max: int | None) -> list[Any]:
-        """The rows of a statement, up to the one with which their payloads (the fourth column) reach the bound."""
+    def _first_rows(self, sql: str, bindings: Sequence[Any], bytes_max: int | None) -> tuple[list[Any], bool]:
+        """The rows of a statement until their payloads (the fourth column) come to `bytes_max`; whether they did."""
         if bytes_max is None:
-            return self._rows(sql, bindings)
-        taken, size = [], 0
+            return self._rows(sql, bindings), False
+        taken: list[Any] = []
+        size = 0
         with _as_store_errors():
-            for row in self._db.execute(sql, bindings):
-                taken.append(row)
-                size += len(row[3] or b"")
+            rows = self._db.execute(sql, bindings)
+            while some := list(islice(rows, 8)):
+                taken += some
+                size += sum([len(row[3] or b"") for row in some])
                 if size >= bytes_max:
-                    break
-        return taken
+                    return taken, True
+        return taken, False
 
     # --- facts ---
 

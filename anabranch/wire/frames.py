@@ -22,6 +22,8 @@ GOING_AWAY, PROTOCOL_ERROR, POLICY, TOO_BIG, TRY_LATER = 1001, 1002, 1008, 1009,
 
 FRAGMENTS_MAX = 1_000
 
+_MEDIUM, _LONG = struct.Struct("!BBH"), struct.Struct("!BBQ")
+
 
 class ProtocolError(Exception):
     def __init__(self, code: int, reason: str) -> None:
@@ -40,8 +42,8 @@ def header(length: int, opcode: int = TEXT) -> bytes:
     if length < 126:
         return bytes((0x80 | opcode, length))
     if length < 65_536:
-        return struct.pack("!BBH", 0x80 | opcode, 126, length)
-    return struct.pack("!BBQ", 0x80 | opcode, 127, length)
+        return _MEDIUM.pack(0x80 | opcode, 126, length)
+    return _LONG.pack(0x80 | opcode, 127, length)
 
 
 def text(payload: bytes) -> bytes:

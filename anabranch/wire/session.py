@@ -360,6 +360,8 @@ class Session:
             return [Send(messages.ok(event.id, False, messages.UNPROVEN))]
         if not held:
             return self._answer_bad(messages.ok(event.id, False, messages.FORGED))
+        if text := self._may_authenticate(event, event.created_at):  # a key may have come or gone meanwhile
+            return self._answer_bad(messages.ok(event.id, False, text))
         self._bad = 0
         self.authors |= {event.pubkey}
         return [Send(messages.ok(event.id, True))]

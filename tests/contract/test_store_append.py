@@ -138,6 +138,27 @@ def test_a_resolution_takes_the_place_of_every_branch_in_one_group_and_across_gr
         assert opened.heads() == {resolution.id}
 
 
+def test_a_document_has_at_most_a_thousand_heads_and_can_still_be_merged(opened: Opened):
+    full = Refused("restricted", "the document has 1000 concurrent versions already; merge them first")
+    crowd = [snapshot(clock={f"d{n}": 1}) for n in range(1_001)]
+    outcomes = opened.append(*crowd)
+    assert outcomes == [*(Stored(n) for n in range(1, 1_001)), full]
+    assert opened.append(crowd[-1]) == [full], "and in a group of its own"
+    assert len(opened.heads()) == 1_000
+    assert opened.append(snapshot("B"), snapshot(author=AUTHORS[1])) == [Stored(1_001), Stored(1_002)]
+    late = snapshot(clock={"d1": 1}, created_at=7)  # as concurrent as any: it stands beside its equal
+    assert opened.append(late, crowd[3]) == [full, Duplicate(State.RETAINED)]
+    successor = snapshot(clock={"d0": 2})
+    assert opened.append(successor) == [Stored(1_003)]
+    assert len(opened.heads()) == 1_002 and crowd[0].id not in opened.heads()
+    merged = snapshot(clock={f"d{n}": 1 for n in range(1, 31)})
+    assert opened.append(merged, crowd[-1]) == [Stored(1_004), Stored(1_005)]
+    assert len(opened.heads()) == 1_002 - 30 + 2
+    dominated = snapshot(clock={"d0": 1}, created_at=7)
+    assert opened.append(dominated) == [Stored(1_006)], "history is no head"
+    assert opened.reader.damage() == []
+
+
 def test_authors_do_not_touch_each_others_documents(opened: Opened):
     mine, theirs = snapshot(clock={"a": 1}), snapshot(clock={"a": 2}, author=AUTHORS[1])
     opened.append(mine, theirs)

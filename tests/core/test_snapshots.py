@@ -11,7 +11,7 @@ from model import slow_dominates
 
 from anabranch.core import snapshots
 from anabranch.core.nostr import Invalid
-from anabranch.core.snapshots import NOTE, heads
+from anabranch.core.snapshots import NOTE, advance, heads
 
 
 class V(msgspec.Struct, frozen=True):
@@ -65,6 +65,27 @@ def test_where_there_is_a_version_there_is_a_head(of):
 @given(versions)
 def test_a_version_that_came_twice_counts_once(of):
     assert heads(of + of) == heads(of)
+
+
+@given(versions, clock_values, st.booleans())
+def test_advancing_heads_by_a_version_gives_the_heads_with_it(of, clock, known):
+    """For every set of heads and every version, one that is among them included."""
+    current = heads(of)
+    version = current[0] if known and current else V("new", clock)
+    after = advance(current, version)
+    assert sorted(after, key=lambda one: one.id) == heads([*current, version])
+    assert len(after) == len({one.id for one in after})
+
+
+@given(versions)
+def test_advancing_from_nothing_one_by_one_gives_the_heads_of_all(of):
+    current: list[V] = []
+    for version in of:
+        before = list(current)
+        current = advance(current, version)
+        assert (current[-1:] == [version]) == (version in current), "a new head stands last"
+        assert [one for one in before if one in current] == [one for one in current if one != version]
+    assert sorted(current, key=lambda one: one.id) == heads(of)
 
 
 def test_two_versions_with_equal_clocks_are_both_heads():

@@ -175,6 +175,24 @@ class Node:
         json.loads(answer.stdout)
 
 
+def memory(pid: int) -> int:
+    """What a process holds in memory, in bytes."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def children(pid: int, words: str) -> list[int]:
+    """The processes that a process has started with these words in their command."""
+    found = []
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = int(status.read_text().rpartition(")")[2].split()[1])
+            if parent == pid and words.encode() in (status.parent / "cmdline").read_bytes().replace(b"\0", b" "):
+                found.append(int(status.parent.name))
+        except OSError:  # it has ended meanwhile
+            pass
+    return sorted(found)
+
+
 def find_key(document: Any) -> str:
     """The access key in an admin's answer, wherever it stands."""
     found = ACCESS_KEY.search(json.dumps(document))

@@ -1,6 +1,8 @@
 """Access keys on a private node: a key opens the door, and the door closes when it is taken back."""
 
 import asyncio
+import contextlib
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -8,6 +10,7 @@ import pytest
 from authors import Author, now, snapshot
 from processes import Node, find_key, rows
 from sockets import ConnectionEnded, RelayClient
+from websockets.exceptions import ConnectionClosed
 
 REQUIRED = "token-required: present a valid access token before authenticating"
 REJECTED = "token-invalid: access key rejected"
@@ -199,3 +202,102 @@ async def test_a_key_in_an_odd_message_does_no_harm(keyed_node: Node, connect: C
     for message in ('["TOKEN"]', '["TOKEN",null]', '["TOKEN",7]', '["TOKEN",["x"]]', '["TOKEN","\\ud800"]'):
         await client.exchange(message)
     assert keyed_node.alive
+
+
+async def test_a_live_feed_ends_with_its_key_even_when_its_reader_keeps_talking(
+    keyed_node: Node, connect: Callable, author: Author
+) -> None:
+    expires_at = now() + 2
+    follower = await enter(keyed_node, connect, make_key(keyed_node, expires_at=expires_at), author)
+    writer = await enter(keyed_node, connect, make_key(keyed_node), author)
+    feed = await follower.tail(author, live=True)
+
+    async def talk() -> None:
+        with contextlib.suppress(ConnectionClosed):
+            while True:
+                await follower.send("CLOSE", "nothing")
+                await asyncio.sleep(0.02)
+
+    talking = asyncio.create_task(talk())
+    early = snapshot(author, "early", {"x": 1})
+    await writer.store(early)
+    await asyncio.sleep(expires_at + 0.2 - time.time())
+    await writer.store(*(snapshot(author, f"late {n}", {"x": 1}) for n in range(20)))
+    await follower.wait_ended(patience=2)
+    await talking
+    assert [frame[4]["id"] for frame in follower.waiting(feed.sub) if isinstance(frame, list)] == [early["id"]]
+    assert "holds no longer" in await follower.notice()
+
+
+async def test_another_key_ends_what_the_first_had_opened(keyed_node: Node, connect: Callable, author: Author) -> None:
+    client = await enter(keyed_node, connect, make_key(keyed_node), author)
+    writer = await enter(keyed_node, connect, make_key(keyed_node), author)
+    feed = await client.tail(author, live=True)
+    query = await client.req({"authors": [author.pubkey]}, live=True)
+    other = make_key(keyed_node, pubkey=Author.random().pubkey)
+    assert (await present(client, other))[2] is True
+    await writer.store(snapshot(author, "secret", {"x": 1}))
+    assert (await client.publish(snapshot(author, "note", {"x": 1}))).message.startswith("auth-required:")
+    assert (await client.tail(author)).error.startswith("auth-required:")
+    assert (await client.req({"authors": [author.pubkey]})).closed.startswith("auth-required:")
+    assert client.waiting(feed.sub) == client.waiting(query.sub) == []
+
+
+async def test_the_first_key_ends_sessions_that_came_in_without(
+    start_node: Callable[..., Node], connect: Callable, author: Author
+) -> None:
+    own = start_node(admin=True, env={"PRIVATE": "true"})
+    inside, outside = await connect(own), await connect(own)
+    assert (await inside.authenticate(author, await inside.challenge(), own.url)).accepted
+    feed = await inside.tail(author, live=True)
+    key = make_key(own)
+    await inside.wait_ended()
+    assert not any(isinstance(frame, list) for frame in inside.waiting(feed.sub))
+    ok = await outside.authenticate(author, await outside.challenge(), own.url)
+    assert (ok.accepted, ok.message) == (False, REQUIRED)
+    await enter(own, connect, key, author)
+
+
+async def test_where_the_last_key_was_deleted_nobody_gets_in_until_none_is_asked_for(
+    start_node: Callable[..., Node], connect: Callable, author: Author
+) -> None:
+    own = start_node(admin=True, env={"PRIVATE": "true"})
+    key = make_key(own)
+    inside = await enter(own, connect, key, author)
+    assert own.admin("DELETE", f"keys/{key}").status == 200
+    await inside.wait_ended()
+    for again in (False, True):
+        if again:
+            own.restart()
+        client = await connect(own)
+        ok = await client.authenticate(author, await client.challenge(), own.url)
+        assert (ok.accepted, ok.message) == (False, REQUIRED)
+        assert (await present(client, key))[2] is False
+    lost = await enter(own, connect, make_key(own), author)
+    assert own.admin("DELETE", "keys/*").status == 200
+    await lost.wait_ended()
+    assert rows(own.admin("GET", "keys").json()) == []
+    for again in (False, True):
+        if again:
+            own.restart()
+        client = await connect(own)
+        assert (await client.authenticate(author, await client.challenge(), own.url)).accepted
+        assert (await client.publish(snapshot(author, f"note {again}", {"x": 1}))).accepted
+
+
+async def test_a_key_that_is_given_to_another_author_closes_its_connections(
+    keyed_node: Node, connect: Callable, author: Author
+) -> None:
+    key, other = make_key(keyed_node), make_key(keyed_node)
+    client = await enter(keyed_node, connect, key, author)
+    bystander = await enter(keyed_node, connect, other, author)
+    assert keyed_node.admin("PATCH", f"keys/{key}", {"label": "only a name"}).status == 200
+    assert (await client.publish(snapshot(author, "note", {"x": 1}))).accepted
+    heir = Author.random()
+    assert keyed_node.admin("PATCH", f"keys/{key}", {"pubkey": heir.pubkey}).status == 200
+    await client.wait_ended()
+    late = await connect(keyed_node)
+    assert (await present(late, key))[2] is True
+    assert not (await late.authenticate(author, await late.challenge(), keyed_node.url)).accepted
+    await enter(keyed_node, connect, key, heir)
+    assert (await bystander.publish(snapshot(author, "note", {"x": 2}))).accepted

@@ -67,6 +67,21 @@ async def test_until_seq_ends_no_later_than_it_says(client: RelayClient, node: N
     assert seqs[-1] <= (feed.eose or 0) <= tip - 1
 
 
+async def test_until_seq_zero_ends_at_zero(client: RelayClient, author: Author) -> None:
+    await client.store(*versions(author, "note", 3))
+    for more in ({}, {"live": True}, {"limit": 2}, {"since": 0}):
+        feed = await client.tail(author, until_seq=0, **more)
+        assert (feed.frames, feed.eose) == ([["CHANGES", feed.sub, "EOSE", 0]], 0)
+    await client.still_answers()
+
+
+async def test_until_seq_below_since_ends_at_once_and_promises_nothing(client: RelayClient, author: Author) -> None:
+    await client.store(*versions(author, "note", 4))
+    seqs = (await client.tail(author)).seqs
+    feed = await client.tail(author, since=seqs[2], until_seq=seqs[0])
+    assert feed.events == [] and (feed.eose or 0) <= seqs[2]
+
+
 async def test_until_seq_in_the_future_does_not_promise_the_future(
     client: RelayClient, node: Node, author: Author
 ) -> None:

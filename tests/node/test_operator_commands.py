@@ -1,5 +1,6 @@
 """The operator's contract from outside: export and import, verify, and how a node starts and ends."""
 
+import asyncio
 import json
 import sqlite3
 import subprocess
@@ -125,3 +126,34 @@ def test_an_idle_node_stops_at_once_with_zero(start_node: Callable[..., Node]) -
     own = start_node()
     assert own.stop() == 0
     own.verify()
+
+
+async def test_a_backup_is_finished_beside_a_node_that_is_being_written_to(
+    start_node: Callable[..., Node], connect: Callable, author: Author, tmp_path: Path
+) -> None:
+    own, copy = start_node(), tmp_path / "copy.db"
+    client: RelayClient = await connect(own)
+    large = [snapshot(author, f"large {n}", {"x": 1}, content="x" * 90_000) for n in range(200)]
+    await client.store(*large)
+    done = asyncio.Event()
+
+    async def write(number: int) -> int:
+        writer, count = await connect(own), 0
+        while not done.is_set():
+            await writer.store(snapshot(author, f"{number}-{count}", {"x": 1}))
+            count += 1
+        return count
+
+    writing = [asyncio.create_task(write(number)) for number in range(4)]
+    try:
+        made = await asyncio.to_thread(own.cli, "backup", str(copy), "--json", timeout=6)
+    finally:
+        done.set()
+        counts = await asyncio.gather(*writing)
+    assert min(counts) > 10
+    assert made.returncode == 0, made.stderr
+    assert json.loads(made.stdout)["tip"] >= len(large)
+    restored = Node(tmp_path / "restored")
+    assert restored.cli("restore", str(copy)).returncode == 0
+    restored.verify()
+    assert own.alive

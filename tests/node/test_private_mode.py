@@ -124,6 +124,20 @@ async def test_several_authors_may_share_a_connection(
     assert (await stranger.tail(other)).ids == [events[1]["id"]]
 
 
+async def test_answers_sent_back_to_back_are_all_heard(
+    private_node: Node, stranger: RelayClient, author: Author
+) -> None:
+    everybody = [author, *(Author.random() for _ in range(4))]
+    challenge = await stranger.challenge()
+    events = [who.auth(challenge, private_node.url) for who in everybody]
+    for event in events:
+        await stranger.send("AUTH", event)
+    for event in events:
+        assert (await stranger.next(("OK", event["id"])))[2:] == [True, ""]
+    for who in everybody:
+        assert (await stranger.publish(snapshot(who, "note", {"x": 1}))).accepted
+
+
 async def test_authentication_belongs_to_one_connection(
     private_node: Node, member: RelayClient, stranger: RelayClient, author: Author
 ) -> None:

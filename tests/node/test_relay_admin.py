@@ -1,10 +1,14 @@
 """The admin port: who may, what it says when one may not, and retention over HTTP."""
 
+import asyncio
+import socket
+import struct
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from authors import Author, versions
+from authors import NOTE, Author, snapshot, versions
+from bare_sockets import BareSocket
 from processes import ADMIN_TOKEN, Node, Response, find_key, rows
 from sockets import RelayClient
 
@@ -100,7 +104,7 @@ def test_a_body_that_is_no_object_is_told_so(admin_node: Node, body: str | bytes
     assert error(admin_node.admin("PATCH", "retention", body)) == (400, "invalid JSON object body")
 
 
-@pytest.mark.parametrize("value", [-1, 1.5, "1", True, [], {}])
+@pytest.mark.parametrize("value", [-1, 1.5, "1", True, [], {}, 36_501, 9_007_199_254_740_991, 10**30])
 def test_days_that_are_no_days_are_told_so(admin_node: Node, value: Any) -> None:
     answer = admin_node.admin("PATCH", "retention", {"payload_retention_days": value})
     assert error(answer) == (400, "payload_retention_days must be a non-negative integer or null")
@@ -126,6 +130,75 @@ async def test_a_changed_policy_applies_at_once(
     await client.store(*versions(author, "note", 10))
     assert own.compact(0)["compacted_snapshots"] == 6
     assert own.compact(0)["compacted_snapshots"] == 0
+
+
+async def test_days_beyond_all_time_are_refused_and_compaction_goes_on(
+    admin_node: Node, connect: Callable, author: Author
+) -> None:
+    client: RelayClient = await connect(admin_node)
+    await client.store(*versions(author, "note", 10))
+    for change in ({"payload_retention_days": 9_007_199_254_740_991}, {"compaction_interval_seconds": 2**53 - 1}):
+        assert admin_node.admin("PATCH", "retention", change).status == 400
+    assert admin_node.compact(36_500)["compacted_snapshots"] == 0
+    assert admin_node.compact(0)["compacted_snapshots"] == 6
+    assert admin_node.compact(None)["compacted_snapshots"] == 0
+
+
+@pytest.mark.parametrize("name", ["payload_days", "", "x" * 1000, "updated_at"])
+def test_an_unknown_field_is_refused_and_changes_nothing(admin_node: Node, name: str) -> None:
+    before = admin_node.http("GET", "/admin/retention").json()
+    answer = admin_node.admin("PATCH", "retention", {"payload_retention_days": 7, name: 1})
+    assert answer.status == 400 and answer.json()["error"].startswith("unknown field")
+    assert admin_node.http("GET", "/admin/retention").json() == before
+
+
+async def test_an_operator_who_leaves_during_a_change_breaks_no_later_compaction(
+    start_node: Callable[..., Node], connect: Callable, author: Author
+) -> None:
+    own = start_node(admin=True)
+    client: RelayClient = await connect(own)
+    body = b'{"payload_retention_days":0}'
+    head = f"PATCH /admin/retention HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {ADMIN_TOKEN}\r\n"
+    for number in range(6):
+        await client.store(*versions(author, f"d{number}", 60))
+        with BareSocket(own.port) as leaving:
+            leaving.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            leaving.sock.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+            await asyncio.sleep(number * 0.002)
+    await client.store(*versions(author, "last", 10))
+    await asyncio.to_thread(own.compact, 0)
+    assert len((await client.req({"authors": [author.pubkey]})).events) == 7 * 4
+    assert own.http("GET", "/admin/retention").json()["payload_retention_days"] == 0
+    assert own.admin("POST", "compact").json()["compacted_snapshots"] == 0
+
+
+@pytest.mark.parametrize("kind", [1, NOTE])
+async def test_an_event_that_the_operator_removes_is_gone_for_good(
+    admin_node: Node, connect: Callable, author: Author, kind: int
+) -> None:
+    client: RelayClient = await connect(admin_node)
+    event = author.event(1, "unlawful") if kind == 1 else snapshot(author, "unlawful", {"x": 1})
+    beside = snapshot(author, "beside", {"x": 1})
+    await client.store(event, beside)
+    answer = admin_node.admin("DELETE", f"events/{event['id']}")
+    assert (answer.status, answer.json()) == (200, {"removed": True, "id": event["id"]})
+    follower = await client.req({"authors": [author.pubkey]}, live=True)
+    assert follower.events == [beside]
+    again = await client.publish(event)
+    assert not again.accepted or again.message.startswith("duplicate:")
+    assert (await client.req({"ids": [event["id"]]})).frames[-1][0] == "EOSE"
+    assert await client.fetch(event["id"]) == [] and client.waiting(follower.sub) == []
+    assert await client.count({"authors": [author.pubkey]}) == 1
+    assert (await client.tail(author)).ids == (await client.fetch(beside["id"])) == [beside["id"]]
+    assert admin_node.admin("DELETE", f"events/{event['id']}").status == 404
+
+
+def test_what_is_no_event_cannot_be_removed(admin_node: Node) -> None:
+    assert error(admin_node.admin("DELETE", f"events/{'0' * 64}")) == (404, "not found")
+    for odd in ("x", "0" * 63, "A" * 64, "%00"):
+        assert admin_node.admin("DELETE", f"events/{odd}").status == 400
+    assert admin_node.admin("GET", f"events/{'0' * 64}").status == 405
+    assert error(admin_node.http("DELETE", f"/admin/events/{'0' * 64}")) == (401, "unauthorized")
 
 
 def test_access_keys_are_made_listed_changed_and_removed(admin_node: Node) -> None:

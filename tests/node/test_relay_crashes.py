@@ -6,6 +6,7 @@ import http.client
 import json
 import random
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -200,3 +201,49 @@ async def test_sigterm_drains_what_was_sent_and_exits_with_zero(
     own.start()
     async with RelayClient.open(own.url) as client:
         await witness.check(client)
+
+
+async def test_sigterm_ends_a_node_that_is_being_written_to_and_loses_nothing_acknowledged(
+    start_node: Callable[..., Node], author: Author
+) -> None:
+    """Nobody waits for an OK before sending the next: there is always more on its way."""
+    own, witness = start_node(), Witness(author)
+    work = [[snapshot(author, f"{w}-{n}", {"x": 1}, created_at=EPOCH) for n in range(1_000)] for w in range(3)]
+
+    async def stream(client: RelayClient, events: list[Event]) -> int:
+        sent = 0
+        with contextlib.suppress(*GONE):
+            for event in events:
+                await client.send("EVENT", event)
+                sent += 1
+                if sent % 20 == 0:
+                    await asyncio.sleep(0.01)
+        return sent
+
+    async def count(client: RelayClient, events: list[Event]) -> None:
+        with contextlib.suppress(*GONE):
+            for event in events:
+                _, identity, accepted, message = await client.next(("OK", event["id"]))
+                assert accepted, message
+                witness.acknowledged.add(identity)
+
+    async with (
+        RelayClient.open(own.url) as one,
+        RelayClient.open(own.url) as two,
+        RelayClient.open(own.url) as three,
+    ):
+        pairs = list(zip((one, two, three), work, strict=True))
+        sending = [asyncio.create_task(stream(client, events)) for client, events in pairs]
+        counting = [asyncio.create_task(count(client, events)) for client, events in pairs]
+        await asyncio.sleep(0.3)
+        began = time.monotonic()
+        assert await asyncio.to_thread(own.stop) == 0
+        assert time.monotonic() - began < 5
+        sent = sum(await asyncio.gather(*sending))
+        await asyncio.gather(*counting)
+    assert 0 < len(witness.acknowledged) <= sent
+    assert sent < 3_000, "it was stopped in the middle"
+    own.start()
+    async with RelayClient.open(own.url) as client:
+        await witness.check(client)
+    own.verify()

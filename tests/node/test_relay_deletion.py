@@ -1,9 +1,10 @@
 """NIP-09: an author takes back what they wrote, and nobody else can."""
 
+import asyncio
 from collections.abc import Callable
 
 import pytest
-from authors import EPOCH, NOTE, Author, Event, snapshot
+from authors import EPOCH, NOTE, Author, Event, ids, now, snapshot
 from processes import Node
 from sockets import RelayClient
 
@@ -141,6 +142,45 @@ async def test_a_deletion_survives_a_restart(
     client = await connect(own)
     assert await client.fetch(event["id"], kept["id"]) == [kept["id"]]
     assert not (await client.publish(event)).accepted
+
+
+@pytest.mark.parametrize("how", ["by its author", "by the operator", "by its own date"])
+async def test_what_a_removed_head_had_superseded_does_not_come_back(
+    start_node: Callable[..., Node], connect: Callable, author: Author, how: str
+) -> None:
+    own = start_node(admin=True)
+    client = await connect(own)
+    old, beside = snapshot(author, "note", {"x": 1}), snapshot(author, "beside", {"x": 1})
+    tags = [["d", "note"], ["o", "put"], ["vc", "x", "2"]]
+    if how == "by its own date":
+        tags.append(["expiration", str(now() + 2)])
+    head = author.event(NOTE, "sealed", tags)
+    await client.store(old, beside, head)
+    assert sorted(ids((await client.bootstrap(author)).snapshots)) == sorted(ids([beside, head]))
+    if how == "by its author":
+        await client.store(author.event(5, tags=[["e", head["id"]]]))
+    elif how == "by the operator":
+        assert own.admin("DELETE", f"events/{head['id']}").status == 200
+    else:
+        await asyncio.sleep(2.1)
+        assert (await client.bootstrap(author)).snapshots == [beside], "before anything has cleared it away"
+    for again in ("at once", "after compaction", "after a restart"):
+        if again == "after compaction":
+            own.compact(None)
+        elif again == "after a restart":
+            own.restart()
+            client = await connect(own)
+        assert (await client.bootstrap(author)).snapshots == [beside], again
+        assert await client.fetch(head["id"]) == []
+        await client.publish(old)
+        await client.publish(head)
+    late = snapshot(author, "note", {"x": 1}, content="another device, as old")
+    await client.store(late)
+    assert (await client.bootstrap(author)).snapshots == [beside]
+    newer = snapshot(author, "note", {"x": 3})
+    await client.store(newer)
+    assert sorted(ids((await client.bootstrap(author)).snapshots)) == sorted(ids([beside, newer]))
+    own.verify()
 
 
 async def test_the_logical_deletion_of_a_document_is_a_snapshot_like_any_other(

@@ -2,12 +2,15 @@
 
 import http.client
 import re
+import socket
+import time
 import uuid
 from collections.abc import Callable
 
 import pytest
 from authors import Author, snapshot
-from processes import Node
+from bare_sockets import BareSocket
+from processes import Node, memory
 from sockets import RelayClient
 
 NOSTR = {"Accept": "application/nostr+json"}
@@ -113,3 +116,94 @@ def test_several_requests_may_follow_on_one_connection(node: Node) -> None:
         answer = connection.getresponse()
         assert answer.status == 200 and b"snapshot_sync" in answer.read()
     connection.close()
+
+
+# --- byte by byte -----------------------------------------------------------------------------------------------------
+
+
+def request(method: str, path: str, *headers: str, body: bytes = b"") -> bytes:
+    return "\r\n".join([f"{method} {path} HTTP/1.1", "Host: x", *headers, "", ""]).encode() + body
+
+
+def read_answer(bare: BareSocket, method: str = "GET") -> tuple[int, bytes]:
+    head = bare.read_head()
+    size = int(re.search(r"(?i)content-length: (\d+)", head)[1])
+    return int(head.split()[1]), b"" if method == "HEAD" else bare._exactly(size)
+
+
+def test_requests_sent_all_at_once_are_answered_in_order(node: Node) -> None:
+    asked = [("GET", "/healthz", 200), ("HEAD", "/", 200), ("GET", "/nope", 404), ("PUT", "/", 405), ("GET", "/", 200)]
+    with BareSocket(node.port) as bare:
+        bare.sock.sendall(b"".join(request(method, path) for method, path, _ in asked * 20))
+        for method, path, status in asked * 20:
+            got, body = read_answer(bare, method)
+            assert got == status, (method, path)
+            assert (b"<!doctype" in body) == ((method, path) == ("GET", "/"))
+
+
+def test_a_body_is_no_request_and_what_follows_it_is_one(node: Node) -> None:
+    body = request("GET", "/nope")
+    with BareSocket(node.port) as bare:
+        bare.sock.sendall(request("POST", "/", f"Content-Length: {len(body)}", body=body) + request("GET", "/healthz"))
+        assert read_answer(bare)[0] == 405
+        assert read_answer(bare) == (200, b"ok")
+
+
+def test_a_request_may_be_followed_by_the_upgrade(node: Node) -> None:
+    with BareSocket(node.port) as bare:
+        bare.sock.sendall(request("GET", "/healthz") + bare.upgrade_request())
+        assert read_answer(bare) == (200, b"ok")
+        assert " 101 " in bare.read_head()
+
+
+def test_a_peer_that_asks_and_never_reads_is_not_answered_into_memory(node: Node) -> None:
+    some = request("GET", "/metrics") * 200
+    before, sent, blocked = memory(node.process.pid), 0, None
+    with BareSocket(node.port, rcvbuf=16_384) as bare:
+        bare.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65_536)
+        bare.sock.setblocking(False)
+        while sent < 20_000_000 and (blocked is None or time.monotonic() - blocked < 0.7):
+            try:
+                sent += bare.sock.send(some[sent % len(some) :])
+                blocked = None
+            except BlockingIOError:
+                blocked = blocked or time.monotonic()
+                time.sleep(0.01)
+        assert sent < 15_000_000
+        assert memory(node.process.pid) - before < 30_000_000
+        assert node.http("GET", "/healthz").status == 200
+        assert node.http("GET", "/metrics").status == 200
+
+
+def test_who_waits_for_100_continue_gets_it_and_then_the_answer(node: Node) -> None:
+    with BareSocket(node.port) as bare:
+        for _ in range(2):
+            bare.sock.sendall(request("POST", "/", "Content-Length: 4", "Expect: 100-continue"))
+            assert bare.read_head().split()[1] == "100"
+            bare.sock.sendall(b"body")
+            assert read_answer(bare)[0] == 405
+
+
+@pytest.mark.parametrize(
+    "left_out", [b"Connection: Upgrade\r\n", b"Sec-WebSocket-Version: 13\r\n"], ids=["connection", "version"]
+)
+def test_an_upgrade_that_leaves_something_out_is_told_what_is_spoken(node: Node, left_out: bytes) -> None:
+    with BareSocket(node.port) as bare:
+        whole = bare.upgrade_request()
+        assert left_out in whole
+        bare.sock.sendall(whole.replace(left_out, b""))
+        assert read_answer(bare)[0] == 426
+
+
+def test_a_body_too_large_is_refused_before_it_comes(node: Node) -> None:
+    with BareSocket(node.port, timeout=3) as bare:
+        bare.sock.sendall(request("POST", "/", "Content-Length: 1048577"))
+        assert read_answer(bare)[0] == 413
+        assert bare.sock.recv(1) == b""
+
+
+def test_a_body_in_chunks_is_refused_once_it_is_too_large(node: Node) -> None:
+    chunk = b"10000\r\n" + b"x" * 0x10000 + b"\r\n"
+    with BareSocket(node.port, timeout=3) as bare:
+        bare.sock.sendall(request("POST", "/", "Transfer-Encoding: chunked") + chunk * 16 + b"1\r\nx\r\n")
+        assert read_answer(bare)[0] == 413

@@ -259,3 +259,11 @@ async def test_a_filter_of_the_wrong_type_is_refused_and_keeps_no_subscription(
     reason = await client.refusal(json.dumps([verb, "bad", filter]))
     assert reason.startswith(("invalid:", "error:", "unsupported:"))
     await client.still_answers()
+
+
+async def test_counts_of_one_id_sent_back_to_back_are_all_answered(client: RelayClient, author: Author) -> None:
+    await client.store(author.event(1), author.event(7), author.event(7, "another"))
+    for kind in (1, 7, 8):
+        await client.send("COUNT", "c", {"authors": [author.pubkey], "kinds": [kind]})
+    answers = [await client.next_of("c") for _ in range(3)]
+    assert sorted(answer[2]["count"] for answer in answers) == [0, 1, 2]

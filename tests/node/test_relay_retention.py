@@ -113,6 +113,27 @@ async def test_retained_compacted_and_unknown_are_three_answers(
     assert [frame[0] for frame in every.frames] == ["EVENT"] * 4 + ["EVENT-STATUS"] * 5 + ["EOSE"]
 
 
+async def test_a_status_is_told_only_where_the_event_would_have_been_given(
+    forgetful: Node, reader: RelayClient, author: Author
+) -> None:
+    somebody = Author.random()
+    theirs, mine = versions(somebody, "note", 6), versions(author, "note", 6)
+    for event in (*theirs, *mine):
+        await reader.store(event)
+    forgetful.compact(0)
+    asked = {"ids": [theirs[0]["id"], mine[0]["id"]]}
+    for verb in ("REQ", "REQ-BATCH"):
+        for authors, told in (
+            ({}, {theirs[0]["id"], mine[0]["id"]}),
+            ({"authors": [author.pubkey]}, {mine[0]["id"]}),
+            ({"authors": [somebody.pubkey, author.pubkey]}, {theirs[0]["id"], mine[0]["id"]}),
+            ({"authors": [Author.random().pubkey]}, set()),
+        ):
+            answer = await reader.req(asked | authors, verb=verb)
+            assert {status["id"] for status in answer.statuses} == told
+            assert answer.eose and answer.events == []
+
+
 async def test_a_query_that_names_no_ids_gets_no_statuses(forgetful: Node, reader: RelayClient, author: Author) -> None:
     history = versions(author, "note", 9)
     await reader.store(*history)

@@ -27,7 +27,7 @@ from anabranch.wire import messages
 
 FEW = 4  # so few are proven where they are stored
 BATCH_MIN, BATCH_MAX = 16, 256
-GROUP_MAX = 768
+GROUP_MAX = 1_536
 LINGER_SECONDS = 0.004
 
 

@@ -22,6 +22,7 @@ GOING_AWAY, PROTOCOL_ERROR, POLICY, TOO_BIG, TRY_LATER = 1001, 1002, 1008, 1009,
 
 FRAGMENTS_MAX = 1_000
 
+_SHORT_TEXT = [bytes((0x80 | TEXT, length)) for length in range(126)]
 _MEDIUM, _LONG = struct.Struct("!BBH"), struct.Struct("!BBQ")
 
 
@@ -47,7 +48,8 @@ def header(length: int, opcode: int = TEXT) -> bytes:
 
 
 def text(payload: bytes) -> bytes:
-    return header(len(payload)) + payload
+    length = len(payload)
+    return (_SHORT_TEXT[length] if length < 126 else header(length)) + payload
 
 
 def control(opcode: int, payload: bytes = b"") -> bytes:

@@ -95,6 +95,8 @@ def warnings(settings: Settings) -> list[str]:
         found.append(f"admin_token has fewer than {TOKEN_CHARACTERS_MIN} characters: it can be guessed")
     if settings.private and settings.relay_url is None:
         found.append("private without relay_url: an AUTH made for another relay is taken here too while it is fresh")
+    if token is None and not _is_loopback(settings.host):
+        found.append("no admin_token: who reaches the node from this machine, by a proxy too, may change its retention")
     if settings.private:
         found.append(
             "private: whoever can sign may write, each their own, until there is an access key (anabranch keys)"

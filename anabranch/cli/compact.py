@@ -136,10 +136,9 @@ def _text(answer: dict[str, Any]) -> str:
             f"{answer['compacted_snapshots']:,} payloads, {size(answer['compacted_bytes'])}",
         ),
         ("documents", f"{answer['forgotten_documents']:,} fully deleted ones, {size(answer['forgotten_bytes'])}"),
+        ("expired", f"{answer['expired']:,}, {size(answer['expired_bytes'])}"),
         ("floor", str(answer["floor"])),
     ]
-    if not answer["dry_run"]:
-        pairs.insert(3, ("expired", f"{answer['expired']:,}, {size(answer['expired_bytes'])}"))
     if before is not None:
         pairs.append(("file", size(before) if after is None else f"{size(before)} → {size(after)}"))
     if answer["by"]:

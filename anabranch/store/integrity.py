@@ -8,8 +8,8 @@ is reported, because the log may have moved meanwhile.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 import msgspec
 
@@ -69,26 +69,18 @@ class Findings(msgspec.Struct):
             self.found.append(Finding(position, id, what, advice))
 
 
-class VerifiableReader(Reader, Protocol):
-    """A reader that can also be asked about its tag rows."""
-
-    def tag_rows(self, position: Position, created_at: int, keys: Iterable[bytes]) -> int: ...
-
-
 Progress = Callable[[int, int], None]
 """Called with the position reached and the tip."""
 
 
-def verify(
-    reader: VerifiableReader, progress: Progress = lambda position, tip: None, workers: int | None = None
-) -> Findings:
+def verify(reader: Reader, progress: Progress = lambda position, tip: None, workers: int | None = None) -> Findings:
     """Check everything up to the tip of now. `workers` processes check signatures; None: as many as cores."""
     with Signatures(workers) as signatures:
         return _Check(reader, signatures).run(progress)
 
 
 class _Check:
-    def __init__(self, reader: VerifiableReader, signatures: Signatures) -> None:
+    def __init__(self, reader: Reader, signatures: Signatures) -> None:
         self._reader = reader
         self._signatures = signatures
         self._open: deque[tuple[list[Facts], Answer]] = deque()

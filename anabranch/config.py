@@ -24,6 +24,7 @@ from anabranch.core.operation import KindPolicy
 from anabranch.core.retention import DAYS_MAX, Mode, Policy, ReplayWindow
 
 PREFIX = "ANABRANCH_"
+NOTES_FOLDER = "ANABRANCH_NOTES"  # where `anabranch notes` keeps its replica: no setting of a node
 
 Positive = Annotated[int, Meta(ge=1)]
 Natural = Annotated[int, Meta(ge=0)]
@@ -94,6 +95,12 @@ class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     send_buffer_bytes: doc(
         Positive, "bytes that may wait for a reader of live events; one that is further behind is dropped"
     ) = 8_388_608
+    reconciliations: doc(Positive, "negentropy sessions of one connection") = 16
+    reconcile_items: doc(Positive, "items of the set that a negentropy session compares") = 1_000_000
+    reconcile_seconds: doc(Positive, "how long a negentropy session may be idle") = 60
+    reconcile_bytes: doc(Positive, "memory for the sets of all negentropy sessions, and half as much for kept ones") = (
+        536_870_912
+    )
     idle_seconds: doc(Positive, "silence after which a connection is pinged, and closed when it stays silent") = 120
     handshake_seconds: doc(Positive, "how long a request's head may take to arrive") = 10
 
@@ -103,11 +110,13 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     port: doc(Port, "port to listen on; 0 takes a free one") = 7447
     data: doc(str, "folder of the store") = "./data"
     name: doc(str, "the relay's name in NIP-11") = "Anabranch"
-    description: doc(str, "the relay's description in NIP-11") = "A relay with a snapshot changes feed."
+    description: doc(str, "the relay's description in NIP-11") = "A relay with changes feeds and reconciliation."
     contact: doc(str | None, "the operator's address in NIP-11") = None
     pubkey: doc(str | None, "the operator's public key in NIP-11, hex") = None
     private: doc(bool, "only authenticated authors read and write, each their own") = False
-    relay_url: doc(str | None, "the url that AUTH must name; unset: its relay tag must only be there") = None
+    relay_url: doc(
+        str | None, "the url that AUTH and a request to vanish must name; unset: AUTH any, the latter ALL_RELAYS"
+    ) = None
     admin_token: doc(
         str | None, "bearer token of the admin API; unset: the API is off, but for retention on loopback"
     ) = None
@@ -135,6 +144,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             frozenset(self.companion_kinds),
             frozenset(self.pass_through_kinds),
             frozenset(self.snapshot_kinds),
+            self.relay_url,
         )
 
     def event_limits(self) -> Limits:
@@ -200,7 +210,7 @@ def load(
         values = _read(file)
     table = {setting.variable: setting for setting in settings_table()}
     for variable, text in sorted((os.environ if environment is None else environment).items()):
-        if not variable.startswith(PREFIX):
+        if not variable.startswith(PREFIX) or variable == NOTES_FOLDER:
             continue
         if variable not in table:
             raise ConfigError(f"unknown variable {variable}{_nearest(variable, table)}")

@@ -10,10 +10,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from anabranch.core import nostr
+from anabranch.core.changes import SnapshotQuery
 from anabranch.core.filter import Filter, matches
 from anabranch.core.operation import Family, Operation, State, document_key
 from anabranch.core.snapshots import SYNC_RANGE
-from anabranch.store.contract import ChangesQuery, Duplicate, Outcome, Refused, Stored, Superseded
+from anabranch.store.contract import Duplicate, Outcome, Refused, Stored, Superseded
 
 
 def slow_dominates(a: dict[str, int], b: dict[str, int]) -> bool:
@@ -151,7 +152,7 @@ class Model:
         return sum(r.alive(now) and any(matches(f, r.operation.event) for f in filters) for r in self.records)
 
     def changes(
-        self, query: ChangesQuery | None, since: int, until: int | None, compacted: bool, now: int
+        self, query: SnapshotQuery | None, since: int, until: int | None, compacted: bool, now: int
     ) -> list[tuple[int, str, State]]:
         last = self.tip if until is None else until
         states = (State.RETAINED, State.COMPACTED) if compacted else (State.RETAINED,)
@@ -164,13 +165,13 @@ class Model:
             and (query is None or carries(query, r.operation))
         ]
 
-    def bootstrap(self, query: ChangesQuery, limit: int | None, now: int) -> list[str]:
+    def bootstrap(self, query: SnapshotQuery, limit: int | None, now: int) -> list[str]:
         found = [r for r in self.records if self.is_head(r) and r.alive(now) and carries(query, r.operation)]
         found.sort(key=lambda r: (r.operation.event.created_at, r.id))
         return [r.id for r in found[:limit]]
 
 
-def carries(query: ChangesQuery, operation: Operation) -> bool:
+def carries(query: SnapshotQuery, operation: Operation) -> bool:
     """Whether a feed carries an operation: a snapshot of the author that meets every condition."""
     return (
         operation.family is Family.SNAPSHOT

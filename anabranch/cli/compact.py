@@ -91,7 +91,7 @@ def _compact(shell: Shell, store: SqliteStore, settings: Settings, overrides: di
             report = compaction.Report(floor=reader.log().floor)
             for step in compaction.steps(reader, policy, settings.retention.window(), now.seconds()):
                 compaction.carry_out(step, store.writer, report)
-                show(0, None, f"{report.compacted_snapshots:,} payloads, {size(report.compacted_bytes)}")
+                show(0, None, f"{_payloads(msgspec.to_builtins(report)):,} payloads, {size(report.compacted_bytes)}")
         # Bounded, should the file have been made without incremental vacuum: then no page ever goes back.
         for _ in range(before // (PAGES_A_STEP * 512) + 10):
             if not store.writer.return_space(PAGES_A_STEP):
@@ -133,7 +133,7 @@ def _text(answer: dict[str, Any]) -> str:
         ("policy", describe_policy(msgspec.convert(answer["policy"], Policy))),
         (
             "would go" if answer["dry_run"] else "gone",
-            f"{answer['compacted_snapshots']:,} payloads, {size(answer['compacted_bytes'])}",
+            f"{_payloads(answer):,} payloads, {size(answer['compacted_bytes'])}",
         ),
         ("documents", f"{answer['forgotten_documents']:,} fully deleted ones, {size(answer['forgotten_bytes'])}"),
         ("expired", f"{answer['expired']:,}, {size(answer['expired_bytes'])}"),
@@ -144,6 +144,10 @@ def _text(answer: dict[str, Any]) -> str:
     if answer["by"]:
         pairs.append(("done by", f"the node at {answer['by']}"))
     return rows(pairs)
+
+
+def _payloads(answer: dict[str, Any]) -> int:
+    return int(answer["compacted_snapshots"] + answer["compacted_revisions"])
 
 
 def _file_bytes(folder: Path) -> int:

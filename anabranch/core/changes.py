@@ -1,12 +1,13 @@
-"""The snapshot changes feed: what a reader asks for, and which operations that is.
+"""The changes feeds: what a reader asks for, and which operations that is.
 
-`parse` turns the filter of a CHANGES message into a request; `matches` is the rule for live delivery that the
-store's pages are held equal to (seed 000, «Filter Shape»).
+A feed carries the snapshots of one author (seed 000) or the revisions of one recipient (seed 001); both follow the same
+log. `parse` turns the filter of a CHANGES message into a request; `matches` is the rule for live delivery that the
+store's pages are held equal to.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from enum import StrEnum
 from typing import Any
 
@@ -14,11 +15,13 @@ import msgspec
 
 from anabranch.core.filter import integer, integers, strings
 from anabranch.core.nostr import KIND_MAX, TIMESTAMP_MAX, Invalid, is_hex
-from anabranch.core.operation import Action, Family, Operation
+from anabranch.core.operation import Action, Family, Operation, Removal
+from anabranch.core.revisions import GIFT_WRAP
 from anabranch.core.snapshots import in_range
 from anabranch.core.token import START, Gap, GapReason, Position
 
 ONE_AUTHOR = "snapshot CHANGES currently requires exactly one author"
+ONE_RECIPIENT = "revision CHANGES currently requires exactly one #p recipient"
 _ACTIONS = {"put": Action.PUT, "del": Action.DELETE}
 
 
@@ -27,7 +30,7 @@ class Mode(StrEnum):
     TAIL = "tail"
 
 
-class ChangesQuery(msgspec.Struct, frozen=True):
+class SnapshotQuery(msgspec.Struct, frozen=True):
     """Which snapshots of one author a feed carries. None is no condition, an empty set matches nothing."""
 
     author: str
@@ -37,16 +40,35 @@ class ChangesQuery(msgspec.Struct, frozen=True):
     collections: frozenset[str] | None = None
 
     @property
-    def size(self) -> int:
-        """How many values its conditions name."""
-        sets = (self.kinds, self.coordinates, self.actions, self.collections)
-        return 1 + sum(len(values) for values in sets if values is not None)
+    def conditions(self) -> tuple[Collection[Any] | None, ...]:
+        return self.kinds, self.coordinates, self.actions, self.collections
+
+
+class RevisionQuery(msgspec.Struct, frozen=True):
+    """Which revisions of one recipient a feed carries. None is no condition, an empty set matches nothing."""
+
+    recipient: str
+    kinds: frozenset[int] | None = None
+    authors: frozenset[str] | None = None
+    coordinates: frozenset[str] | None = None
+    revisions: frozenset[str] | None = None
 
     @property
-    def impossible(self) -> bool:
-        """Whether a condition is an empty set, so that nothing can ever match."""
-        sets = (self.kinds, self.coordinates, self.actions, self.collections)
-        return any(values is not None and not values for values in sets)
+    def conditions(self) -> tuple[Collection[Any] | None, ...]:
+        return self.kinds, self.authors, self.coordinates, self.revisions
+
+
+ChangesQuery = SnapshotQuery | RevisionQuery
+
+
+def size(query: ChangesQuery) -> int:
+    """How many values its conditions name."""
+    return 1 + sum(len(values) for values in query.conditions if values is not None)
+
+
+def impossible(query: ChangesQuery) -> bool:
+    """Whether a condition is an empty set, so that nothing can ever match."""
+    return any(values is not None and not values for values in query.conditions)
 
 
 class ChangesRequest(msgspec.Struct, frozen=True):
@@ -59,18 +81,22 @@ class ChangesRequest(msgspec.Struct, frozen=True):
     include_compacted: bool = False
 
 
+def for_revisions(raw: Mapping[str, Any]) -> bool:
+    """Whether a filter is about the revision family: it names a recipient, a revision, or the kind of gift wraps."""
+    kinds = raw.get("kinds")
+    return "#p" in raw or "#r" in raw or (isinstance(kinds, list) and GIFT_WRAP in kinds)
+
+
 def parse(raw: Mapping[str, Any], values_max: int) -> ChangesRequest:
     """The request that a CHANGES filter spells, or `Invalid` with the text for an ERR."""
     fields: dict[str, Any] = {"mode": Mode.TAIL}  # old clients send none
-    query: dict[str, Any] = {}
+    conditions: dict[str, Any] = {}
     for key, value in raw.items():
         match key:
             case "mode":
                 if value not in ("bootstrap", "tail"):
                     raise Invalid('mode must be "bootstrap" or "tail"')
                 fields["mode"] = Mode(value)
-            case "authors":
-                pass
             case "since" | "until_seq":
                 fields["until" if key == "until_seq" else key] = Position(integer(key, value, TIMESTAMP_MAX))
             case "limit":
@@ -79,6 +105,21 @@ def parse(raw: Mapping[str, Any], values_max: int) -> ChangesRequest:
                 if not isinstance(value, bool):
                     raise Invalid(f"{key} must be true or false")
                 fields[key] = value
+            case _:
+                conditions[key] = value
+    if for_revisions(raw):
+        if fields["mode"] is Mode.BOOTSTRAP:
+            raise Invalid("a revision feed has no bootstrap mode; its bootstrap is NEG-OPEN")
+        return ChangesRequest(query=revision_query(conditions, values_max, ONE_RECIPIENT), **fields)
+    return ChangesRequest(query=_snapshot_query(conditions, values_max), **fields)
+
+
+def _snapshot_query(raw: Mapping[str, Any], values_max: int) -> SnapshotQuery:
+    query: dict[str, Any] = {}
+    for key, value in raw.items():
+        match key:
+            case "authors":
+                pass
             case "kinds":
                 query["kinds"] = integers(key, value, KIND_MAX, values_max)
                 if not all(map(in_range, query["kinds"])):
@@ -95,19 +136,71 @@ def parse(raw: Mapping[str, Any], values_max: int) -> ChangesRequest:
     authors = raw.get("authors")
     if not isinstance(authors, list) or len(authors) != 1:
         raise Invalid(ONE_AUTHOR)
-    if not isinstance(authors[0], str) or not is_hex(authors[0], 64):
-        raise Invalid("authors must be lower-case hex of 64 characters")
-    return ChangesRequest(query=ChangesQuery(authors[0], **query), **fields)
+    (author,) = _hexes("authors", authors, values_max)
+    return SnapshotQuery(author, **query)
 
 
-def matches(query: ChangesQuery, operation: Operation) -> bool:
+def revision_query(raw: Mapping[str, Any], values_max: int, one_recipient: str) -> RevisionQuery:
+    """The conditions of a filter on revisions; `one_recipient` is what is said to a filter without exactly one."""
+    query: dict[str, Any] = {}
+    for key, value in raw.items():
+        match key:
+            case "#p":
+                pass
+            case "kinds":
+                query["kinds"] = integers(key, value, KIND_MAX, values_max)
+                if not query["kinds"] <= {GIFT_WRAP}:
+                    raise Invalid(f"revisions are of kind {GIFT_WRAP}")
+            case "authors":
+                query["authors"] = _hexes(key, value, values_max)
+            case "#d":
+                query["coordinates"] = strings(key, value, values_max)
+            case "#r":
+                query["revisions"] = strings(key, value, values_max)
+            case _:
+                raise Invalid(f"unknown filter field {key[:32]!r}")
+    recipients = raw.get("#p")
+    if not isinstance(recipients, list) or len(recipients) != 1 or not isinstance(recipients[0], str):
+        raise Invalid(one_recipient)
+    return RevisionQuery(recipients[0], **query)
+
+
+def _hexes(key: str, value: Any, values_max: int) -> frozenset[str]:
+    found = strings(key, value, values_max)
+    if not all(is_hex(one, 64) for one in found):
+        raise Invalid(f"{key} must be lower-case hex of 64 characters")
+    return found
+
+
+def matches(query: ChangesQuery, change: Operation | Removal) -> bool:
+    """Whether a feed carries an operation, or tells of its removal."""
+    if isinstance(query, RevisionQuery):
+        return _matches_revision(query, change)
     return (
-        operation.family is Family.SNAPSHOT
-        and operation.event.pubkey == query.author
-        and (query.kinds is None or operation.event.kind in query.kinds)
-        and (query.coordinates is None or operation.coordinate in query.coordinates)
-        and (query.actions is None or operation.action in query.actions)
-        and (query.collections is None or operation.collection in query.collections)
+        isinstance(change, Operation)
+        and change.family is Family.SNAPSHOT
+        and change.event.pubkey == query.author
+        and (query.kinds is None or change.event.kind in query.kinds)
+        and (query.coordinates is None or change.coordinate in query.coordinates)
+        and (query.actions is None or change.action in query.actions)
+        and (query.collections is None or change.collection in query.collections)
+    )
+
+
+def _matches_revision(query: RevisionQuery, change: Operation | Removal) -> bool:
+    if isinstance(change, Removal):
+        recipient, coordinate, revision, author = change.recipient, change.coordinate, change.revision, change.author
+    elif change.revision is not None:
+        recipient, coordinate, author = change.revision.recipient, change.revision.coordinate, change.event.pubkey
+        revision = change.revision.revision
+    else:
+        return False
+    return (
+        recipient == query.recipient
+        and (query.kinds is None or GIFT_WRAP in query.kinds)
+        and (query.authors is None or author in query.authors)
+        and (query.coordinates is None or coordinate in query.coordinates)
+        and (query.revisions is None or revision in query.revisions)
     )
 
 

@@ -19,6 +19,7 @@ KIND_MAX = 65_535
 TIMESTAMP_MAX = 9_007_199_254_740_991
 
 DELETION = 5
+VANISH = 62
 AUTH = 22_242
 
 
@@ -160,6 +161,11 @@ def expiration(event: Event) -> int | None:
     return int(value)
 
 
+def authority(url: str) -> str:
+    """Host and port of a relay url: all that must agree where a url names a relay (NIP-42, NIP-62)."""
+    return url.lower().partition("://")[2].partition("/")[0]
+
+
 def is_replaceable(kind: int) -> bool:
     return kind in (0, 3) or 10_000 <= kind < 20_000
 
@@ -222,6 +228,16 @@ class Keys:
     def __init__(self, secret: bytes) -> None:
         self._private = coincurve.PrivateKey(secret)
         self.pubkey = coincurve.PublicKeyXOnly.from_secret(secret).format().hex()
+
+    def shared_x(self, pubkey: str) -> bytes:
+        """The x coordinate of the point that only the two keys can find (ECDH, unhashed). Raises `Invalid`."""
+        try:
+            point = coincurve.PublicKey(b"\2" + bytes.fromhex(pubkey)) if is_hex(pubkey, 64) else None
+        except ValueError:
+            point = None
+        if point is None:
+            raise Invalid("the public key is not a point of the curve")
+        return point.multiply(self._private.secret).format()[1:]
 
     def sign(self, kind: int, tags: Sequence[Sequence[str]], content: str, created_at: int) -> Event:
         identity = event_id(self.pubkey, created_at, kind, tags, content)

@@ -1,19 +1,20 @@
 """Operations: signed, immutable messages, and the family each falls under.
 
 An operation is an event together with what the rules of its family read from it: the document it is a version of,
-whether it writes or deletes, and its clock. `classify` is the one place where a kind becomes a family.
+whether it writes or deletes, and its clock or its parents. `classify` is the one place where a kind becomes a family.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import IntEnum, StrEnum
 
 import msgspec
 
-from anabranch.core import nostr, snapshots
-from anabranch.core.nostr import Event
+from anabranch.core import nostr, revisions, snapshots
+from anabranch.core.nostr import Event, Invalid
+from anabranch.core.token import Position
 
 
 class Family(IntEnum):
@@ -21,6 +22,7 @@ class Family(IntEnum):
 
     PLAIN = 0
     SNAPSHOT = 1
+    REVISION = 2
 
 
 class State(IntEnum):
@@ -55,6 +57,11 @@ class KindPolicy(msgspec.Struct, frozen=True):
     companion: frozenset[int] = frozenset()
     pass_through: frozenset[int] = frozenset()
     snapshot: frozenset[int] = snapshots.KINDS
+    relay_url: str | None = None  # under which name a request to vanish finds this node (NIP-62)
+
+    def named_by(self, urls: Iterable[str]) -> bool:
+        own = nostr.authority(self.relay_url or "")
+        return any(url == "ALL_RELAYS" or (own and nostr.authority(url) == own) for url in urls)
 
     def standing(self, kind: int) -> Standing:
         if kind in self.companion:
@@ -77,9 +84,27 @@ class Operation(msgspec.Struct, frozen=True, gc=False):
     collection: str | None = None
     action: Action = Action.PUT
     clock: Mapping[str, int] | None = None
+    revision: revisions.Facts | None = None
     expires_at: int | None = None
     ephemeral: bool = False
     standing: Standing = Standing.ORDINARY
+
+
+class Removal(msgspec.Struct, frozen=True, gc=False):
+    """That an operation has lost its payload, and why.
+
+    The hard removal of a revision takes a position in the log of its own, because followers are told of it; any other
+    has None.
+    """
+
+    id: str
+    created_at: int
+    author: str
+    reason: str
+    position: Position | None = None
+    recipient: str | None = None
+    coordinate: str | None = None
+    revision: str | None = None
 
 
 def classify(event: Event, raw: bytes, kinds: KindPolicy) -> Operation:
@@ -97,9 +122,23 @@ def classify(event: Event, raw: bytes, kinds: KindPolicy) -> Operation:
             facts.collection,
             Action.DELETE if facts.deletes else Action.PUT,
             facts.clock,
-            expires_at,
+            expires_at=expires_at,
+        )
+    if revisions.is_revision(event):
+        revision = revisions.validate(event)
+        return Operation(
+            event,
+            raw,
+            Family.REVISION,
+            document_key(Family.REVISION, revision.recipient, 0, revision.coordinate),
+            revision.coordinate,
+            action=Action.DELETE if revision.deletes else Action.PUT,
+            revision=revision,
+            expires_at=expires_at,
         )
     standing = kinds.standing(kind)
+    if kind == nostr.VANISH and standing is Standing.ORDINARY and not kinds.named_by(event.values("relay")):
+        raise Invalid("the request to vanish does not name this relay")
     coordinate = None
     if nostr.is_replaceable(kind):
         coordinate = ""
@@ -117,10 +156,10 @@ def classify(event: Event, raw: bytes, kinds: KindPolicy) -> Operation:
     )
 
 
-def document_key(family: Family, author: str, kind: int, coordinate: str) -> bytes:
-    """A short name for a document: 128 bits over family, author, kind and coordinate.
+def document_key(family: Family, namespace: str, kind: int, coordinate: str) -> bytes:
+    """A short name for a document: 128 bits over family, namespace (author or recipient), kind and coordinate.
 
-    The author stands inside, so a collision can only be made within one's own namespace.
+    The namespace stands inside, so a collision can only be made within one.
     """
-    identity = b"%d\0%s\0%d\0%s" % (family, author.encode(), kind, coordinate.encode())
+    identity = b"%d\0%s\0%d\0%s" % (family, namespace.encode(), kind, coordinate.encode())
     return hashlib.blake2b(identity, digest_size=16).digest()

@@ -93,7 +93,11 @@ class Admin:
                 raise BadRequest("compaction_interval_seconds must be a positive integer")
             change["compaction_interval_seconds"] = seconds
         report = await self._node.retention.change(**change)
-        return json_answer(self._node.retention.describe() | {"compacted_snapshots": report.compacted_snapshots})
+        compacted = {
+            "compacted_snapshots": report.compacted_snapshots,
+            "compacted_revisions": report.compacted_revisions,
+        }
+        return json_answer(self._node.retention.describe() | compacted)
 
     async def _compact(self, request: Request) -> Answer:
         if request.method != "POST":

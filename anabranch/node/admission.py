@@ -13,14 +13,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 from anabranch.core import nostr
-from anabranch.core.operation import Operation
+from anabranch.core.operation import Operation, Removal
+from anabranch.core.token import Position
 from anabranch.node.hub import Hub, Published
 from anabranch.node.metrics import Metrics
 from anabranch.node.prover import Prover
+from anabranch.node.reconciliation import Sets
 from anabranch.node.writing import FORGED, WriterThread
 from anabranch.store.contract import Duplicate, Offer, Outcome, Refused, Stored, Superseded
 from anabranch.wire import messages
@@ -29,6 +32,7 @@ FEW = 4  # so few are proven where they are stored
 BATCH_MIN, BATCH_MAX = 16, 256
 GROUP_MAX = 1_536
 LINGER_SECONDS = 0.004
+MANY = 1_000  # removals at once
 
 
 class Publisher(Protocol):
@@ -52,7 +56,18 @@ class _Batch:
 
 
 class Admission:
-    def __init__(self, prover: Prover, writer: WriterThread, hub: Hub, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        prover: Prover,
+        writer: WriterThread,
+        hub: Hub,
+        sets: Sets,
+        metrics: Metrics,
+        many_removed: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`many_removed` is called when a group has removed so much that there may be more to remove."""
+        self._many_removed = many_removed
+        self._sets = sets
         self._prover = prover
         self._writer = writer
         self._hub = hub
@@ -91,7 +106,7 @@ class Admission:
                 self._waiting.clear()
                 self._committing = True
                 offers = [offer for _, offer in items]
-                self._writer.prove_and_append(offers, lambda outcomes: self._committed(items, outcomes))
+                self._writer.prove_and_append(offers, partial(self._committed, items))
                 return
         size = max(BATCH_MIN, min(BATCH_MAX, self._in_flight // 8))  # fine enough that every stage always has work
         while self._waiting and self._prover.idle:
@@ -144,16 +159,16 @@ class Admission:
             return
         items, self._proven = self._proven, []
         self._committing = True
-        self._writer.append([offer for _, offer in items], lambda outcomes: self._committed(items, outcomes))
+        self._writer.append([offer for _, offer in items], partial(self._committed, items))
 
-    def _committed(self, items: list[_Item], outcomes: Sequence[Outcome] | None) -> None:
+    def _committed(self, items: list[_Item], outcomes: Sequence[Outcome] | None, removals: Sequence[Removal]) -> None:
         self._committing = False
         self._commit_when_worth_it()
         if outcomes is None:
             self._metrics.failed.inc(len(items))
             self._answer(items, [messages.ok(o.operation.event.id, False, messages.NOT_STORED) for _, o in items])
             return
-        published: list[Published] = []
+        published: list[tuple[Position, Operation]] = []
         answers: list[bytes] = []
         for (_, offer), outcome in zip(items, outcomes, strict=True):
             operation = offer.operation
@@ -164,6 +179,18 @@ class Admission:
             answers.append(_ok(operation, outcome))
         self._answer(items, answers)
         self._metrics.stored.inc(len(published))
+        self._sets.published(operation for _, operation in published)
+        self.publish(published, removals)
+
+    def publish(self, stored: list[tuple[Position, Operation]], removals: Sequence[Removal]) -> None:
+        """Tell the live subscribers, in the order of the log, and those who keep sets."""
+        published: list[Published] = [*stored]
+        if removals:
+            published += [(removal.position, removal) for removal in removals if removal.position is not None]
+            published.sort(key=lambda entry: entry[0] or 0)
+            self._sets.removed(removals)
+            if len(removals) >= MANY:
+                self._many_removed()
         self._metrics.deliveries.inc(self._hub.publish(published))
 
     def _answer(self, items: Sequence[_Item], answers: Sequence[bytes]) -> None:

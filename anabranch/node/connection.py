@@ -19,8 +19,23 @@ from anabranch.core.changes import ChangesQuery
 from anabranch.node import now
 from anabranch.node.http import Answer, Request
 from anabranch.node.hub import Style, Subscription
+from anabranch.node.reconciliation import Session as Reconciling
 from anabranch.wire import frames, messages
-from anabranch.wire.session import Cancel, Changes, Count, Effect, Hangup, Prove, Publish, Query, Send, Session
+from anabranch.wire.session import (
+    Cancel,
+    Changes,
+    Count,
+    Effect,
+    Hangup,
+    Prove,
+    Publish,
+    Query,
+    Reconcile,
+    ReconcileEnd,
+    ReconcileOn,
+    Send,
+    Session,
+)
 
 if TYPE_CHECKING:
     from anabranch.node.main import Node
@@ -49,6 +64,7 @@ class Connection(asyncio.Protocol):
         "_out",
         "_paused_reading",
         "_reading",
+        "_reconciling",
         "_request",
         "_stopped",
         "_tasks",
@@ -73,6 +89,7 @@ class Connection(asyncio.Protocol):
         self._closing = False
         self._drained: asyncio.Future[None] | None = None
         self._live: dict[str, Subscription] | None = None
+        self._reconciling: dict[str, Reconciling] | None = None
         self._tasks: dict[str, asyncio.Task[None]] | None = None
         self._in_flight = self._in_flight_bytes = 0
         self._reading = asyncio.Semaphore(node.settings.limits.queries_at_once)
@@ -281,6 +298,12 @@ class Connection(asyncio.Protocol):
                     style = Style.SNAPSHOT if bootstrap else Style.CHANGE
                     subscription = Subscription(self, effect.subscription, effect.request.query, style)
                     self._open(subscription, self._node.replay.changes(self, effect, subscription))
+                case Reconcile():
+                    self._reconcile(effect)
+                case ReconcileOn():
+                    self._reconcile_on(effect)
+                case ReconcileEnd():
+                    self._end_reconciliation(effect.subscription)
                 case Count():
                     self._start(f"count {id(effect)}", self._node.replay.count(self, effect))
                 case Prove():
@@ -326,6 +349,10 @@ class Connection(asyncio.Protocol):
             if not self._tasks:
                 self._tasks = None
             self._resume_reading()
+        self._failed(task)
+
+    def _failed(self, task: asyncio.Task[None]) -> None:
+        """What went wrong in a task for a reason of ours costs the connection, and nobody else anything."""
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("a request failed", exc_info=error, extra={"connection": self.id})
             self.hang_up(frames.TRY_LATER, "internal error")
@@ -348,6 +375,35 @@ class Connection(asyncio.Protocol):
     @property
     def live_changes(self) -> list[str]:
         return sorted(name for name, sub in (self._live or {}).items() if sub.style is Style.CHANGE)
+
+    # --- reconciliations ---
+
+    def _reconcile(self, asked: Reconcile) -> None:
+        if self._reconciling is None:
+            self._reconciling = {}
+        session = Reconciling(asked)
+        self._reconciling[session.name] = session
+        session.task = self._node.loop.create_task(self._node.reconciliation.run(self, session))
+        session.task.add_done_callback(self._failed)
+
+    def _reconcile_on(self, asked: ReconcileOn) -> None:
+        session = (self._reconciling or {}).get(asked.subscription)
+        if session is not None and not session.receive(asked.message):
+            self.send(frames.text(messages.neg_error(session.name, messages.NO_ANSWER_AWAITED)))
+            self._end_reconciliation(session.name)
+            if self.session is not None:
+                self.session.reconciled(session.name)
+
+    def _end_reconciliation(self, name: str) -> None:
+        if self._reconciling is not None and (session := self._reconciling.pop(name, None)) is not None:
+            assert session.task is not None
+            session.task.cancel()
+
+    def reconciliation_ended(self, session: Reconciling) -> None:
+        if self._reconciling is not None and self._reconciling.get(session.name) is session:
+            del self._reconciling[session.name]
+            if self.session is not None:
+                self.session.reconciled(session.name)
 
     # --- sending ---
 
@@ -472,6 +528,8 @@ class Connection(asyncio.Protocol):
             task.cancel()
         for subscription in (self._live or {}).values():
             self._node.hub.leave(subscription)
+        for name in list(self._reconciling or ()):
+            self._end_reconciliation(name)
         self._live = None
         self._wake()
 

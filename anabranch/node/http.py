@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import logging
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -10,9 +11,12 @@ import msgspec
 from anabranch import __version__
 from anabranch.node import now
 from anabranch.node.info import information
+from anabranch.store.contract import StoreError
 
 if TYPE_CHECKING:
     from anabranch.node.main import Node
+
+log = logging.getLogger(__name__)
 
 _JSON = "application/json"
 
@@ -43,6 +47,7 @@ def json_answer(value: Any, status: int = 200) -> Answer:
 class Http:
     def __init__(self, node: Node) -> None:
         self._node = node
+        self._oldest_mtime: int | None = None
 
     async def answer(self, request: Request) -> Answer:
         path = request.path
@@ -59,7 +64,7 @@ class Http:
         match path:
             case "/" | "/ws":
                 if "application/nostr+json" in request.headers.get("accept", "").lower():
-                    return self._information()
+                    return await self._information()
                 return self._page(request)
             case "/healthz" | "/livez":
                 return Answer(200, b"ok")
@@ -73,8 +78,13 @@ class Http:
                 return Answer(200, self._node.metrics.text(), "text/plain; version=0.0.4; charset=utf-8")
         return json_answer({"error": "not found"}, 404)
 
-    def _information(self) -> Answer:
-        document = information(self._node.settings, self._node.log, self._node.retention.policy, now.seconds())
+    async def _information(self) -> Answer:
+        node = self._node
+        try:
+            self._oldest_mtime = await node.readers.run(lambda reader: reader.oldest_mtime())
+        except StoreError as error:  # however busy the store is, the rest can be told
+            log.warning("the oldest revision could not be read", extra={"cause": str(error)})
+        document = information(node.settings, node.log, node.retention.policy, self._oldest_mtime, now.seconds())
         return Answer(
             200, msgspec.json.encode(document), "application/nostr+json", (("access-control-allow-headers", "*"),)
         )

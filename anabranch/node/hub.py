@@ -13,13 +13,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
+from itertools import groupby
 from typing import Protocol
 
 from anabranch.core import changes
 from anabranch.core import filter as filters
-from anabranch.core.changes import ChangesQuery
+from anabranch.core.changes import ChangesQuery, RevisionQuery
 from anabranch.core.filter import Filter
-from anabranch.core.operation import Operation
+from anabranch.core.operation import Operation, Removal
 from anabranch.core.token import Position
 from anabranch.wire import frames, messages
 
@@ -66,8 +67,8 @@ class Subscription:
         self.complete_to = Position(0)
 
 
-Published = tuple[Position | None, Operation]
-"""An operation and its position; an ephemeral one has none."""
+Published = tuple[Position | None, Operation | Removal]
+"""An operation, or the removal of a revision, and its position; an ephemeral operation has none."""
 
 
 def frame_events(style: Style, opening: bytes, items: Iterable[tuple[int | None, bytes]]) -> bytes:
@@ -93,10 +94,12 @@ class _Group:
         self.members: dict[Subscription, None] = {}
         self.keys = list(_index_keys(selector))
 
-    def matches(self, operation: Operation) -> bool:
+    def matches(self, change: Operation | Removal) -> bool:
         if isinstance(self.selector, ChangesQuery):
-            return changes.matches(self.selector, operation)
-        event = operation.event
+            return changes.matches(self.selector, change)
+        if isinstance(change, Removal):
+            return False
+        event = change.event
         return any(filters.matches(filter, event) for filter in self.selector)
 
 
@@ -106,7 +109,7 @@ class Hub:
         self._groups: dict[Selector, _Group] = {}
         self._index: dict[object, dict[_Group, None]] = {}
         self._tagged: dict[str, int] = {}  # how many index keys there are for a tag name
-        self._recent: deque[tuple[Position, Operation]] = deque()
+        self._recent: deque[tuple[Position, Operation | Removal]] = deque()
         self._recent_bytes = 0
         self.horizons: list[Position] = []  # of the bootstraps being sent
 
@@ -118,7 +121,7 @@ class Hub:
 
     def join(self, subscription: Subscription, complete_to: Position) -> bool:
         """Go live from `complete_to` on. False when that is too long ago: read on from there, then try again."""
-        missed: list[tuple[Position, Operation]] = []
+        missed: list[tuple[Position, Operation | Removal]] = []
         if complete_to < self.tip:
             if not self._recent or self._recent[0][0] > complete_to + 1:
                 return False
@@ -160,13 +163,13 @@ class Hub:
         matched: dict[_Group, list[Published]] = {}
         anybody = bool(self._index)
         for published in batch:
-            position, operation = published
+            position, change = published
             if anybody:
-                for group in self._candidates(operation):
-                    if group.matches(operation):
+                for group in self._candidates(change):
+                    if group.matches(change):
                         matched.setdefault(group, []).append(published)
             if position is not None:
-                self._remember(position, operation)
+                self._remember(position, change)
         deliveries = 0
         for group, entries in matched.items():
             built: dict[bytes, bytes] = {}  # subscriptions of one name and style share their bytes
@@ -189,16 +192,19 @@ class Hub:
         if entries:
             subscription.outlet.send(_frames(subscription, entries))
 
-    def _remember(self, position: Position, operation: Operation) -> None:
+    def _remember(self, position: Position, change: Operation | Removal) -> None:
         self.tip = position
-        self._recent.append((position, operation))
-        self._recent_bytes += _weight(operation)
+        self._recent.append((position, change))
+        self._recent_bytes += _weight(change)
         while len(self._recent) > RECENT_OPERATIONS or self._recent_bytes > RECENT_BYTES:
             self._recent_bytes -= _weight(self._recent.popleft()[1])
 
-    def _candidates(self, operation: Operation) -> Iterable[_Group]:
-        """The groups that may want an operation, each once."""
-        event, index = operation.event, self._index
+    def _candidates(self, change: Operation | Removal) -> Iterable[_Group]:
+        """The groups that may want an operation, or want to know of a removal, each once."""
+        index = self._index
+        if isinstance(change, Removal):
+            return index.get(("p", change.recipient), {})
+        event = change.event
         found: dict[_Group, None] = {}
         for key in (None, event.kind, event.pubkey, event.id):
             if (groups := index.get(key)) is not None:
@@ -210,19 +216,33 @@ class Hub:
         return found
 
 
-def _weight(operation: Operation) -> int:
+def _weight(operation: Operation | Removal) -> int:
     """What an operation takes in memory, roughly: its bytes, and the parsed tags beside them."""
+    if isinstance(operation, Removal):
+        return 500
     return len(operation.raw) + 200 * len(operation.event.tags)
 
 
 def _frames(subscription: Subscription, entries: Sequence[Published]) -> bytes:
-    return frame_events(
-        subscription.style, subscription.opening, ((position, operation.raw) for position, operation in entries)
-    )
+    style, opening, name = subscription.style, subscription.opening, subscription.name
+    parts: list[bytes] = []
+    for removals, run in groupby(entries, lambda entry: isinstance(entry[1], Removal)):
+        if removals:
+            parts += (frame_removal(name, at, one.id, one.reason) for at, one in run if isinstance(one, Removal) and at)
+        else:
+            parts.append(frame_events(style, opening, ((at, one.raw) for at, one in run if isinstance(one, Operation))))
+    return b"".join(parts)
+
+
+def frame_removal(name: str, position: Position, id: str, reason: str) -> bytes:
+    return frames.text(messages.changes_deleted(name, position, id, reason))
 
 
 def _index_keys(selector: Selector) -> Iterator[object]:
     """Under which keys a selector is found: an id, an author, a (tag, value), a kind, or None for everything."""
+    if isinstance(selector, RevisionQuery):
+        yield ("p", selector.recipient)
+        return
     if isinstance(selector, ChangesQuery):
         yield selector.author
         return

@@ -7,13 +7,17 @@ from typing import Any
 from anabranch import __version__
 from anabranch.config import Settings
 from anabranch.core.retention import Policy
+from anabranch.core.revisions import STRATEGY
 from anabranch.core.token import Log
 
-SUPPORTED_NIPS = [1, 9, 11, 40, 42, 45]
+SUPPORTED_NIPS: list[int | str] = [1, 9, 11, 40, 42, 45, 59, 62, 77, "CF", "NEG-REV"]
 
 
-def information(settings: Settings, log: Log, policy: Policy, now: int) -> dict[str, Any]:
-    """The information document. Real clients refuse it when one of the sync keys is missing."""
+def information(settings: Settings, log: Log, policy: Policy, oldest_mtime: int | None, now: int) -> dict[str, Any]:
+    """The information document. Real clients refuse it when one of the sync keys is missing.
+
+    `oldest_mtime` is the smallest mtime of a revision whose payload is retained.
+    """
     limits = settings.limits
     document: dict[str, Any] = {
         "name": settings.name,
@@ -52,6 +56,14 @@ def information(settings: Settings, log: Log, policy: Policy, now: int) -> dict[
                     "min_created_at": policy.cutoff(now),
                 }
             },
+        },
+        "revision_sync": {
+            "strategy": STRATEGY,
+            "current_head_negentropy": True,
+            "changes_feed": True,
+            "recipient_scoped": True,
+            "batch_fetch": True,
+            "retention": {"min_payload_mtime": oldest_mtime},
         },
     }
     if limits.created_at_ahead_seconds is not None:

@@ -8,10 +8,12 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from anabranch.config import Settings
 from anabranch.core import nostr
+from anabranch.core.operation import Removal
 from anabranch.core.token import Log
 from anabranch.node import logs, now
 from anabranch.node.access import ASKED_FOR, Access
@@ -23,6 +25,7 @@ from anabranch.node.hub import Hub
 from anabranch.node.metrics import Metrics
 from anabranch.node.prover import Prover
 from anabranch.node.readers import Readers
+from anabranch.node.reconciliation import Reconciliation
 from anabranch.node.replay import Replay
 from anabranch.node.retention import Retention
 from anabranch.node.writing import WriterThread
@@ -57,13 +60,27 @@ class Node:
         settings, limits = self.settings, self.settings.limits
         self._identity = self.store.writer.log()
         self.hub = Hub(self._identity.tip)
-        self.writer = WriterThread(self.store.writer, self.loop)
+        self.writer = WriterThread(self.store.writer, self.loop, self._removed)
         self.readers = Readers(self.store, READER_THREADS, limits.query_seconds)
         await self.readers.start()
         workers = settings.verify_workers
         self.prover = Prover(max(1, min(4, os.cpu_count() or 1) if workers is None else workers))
         await self.prover.start()
-        self.admission = Admission(self.prover, self.writer, self.hub, self.metrics)
+        self.reconciliation = Reconciliation(
+            self.metrics,
+            limits.reconcile_items,
+            limits.reconcile_bytes,
+            limits.reconcile_seconds,
+            limits.message_bytes,
+        )
+        self.admission = Admission(
+            self.prover,
+            self.writer,
+            self.hub,
+            self.reconciliation.sets,
+            self.metrics,
+            lambda: self.retention.soon(),  # it is made below
+        )
         self.replay = Replay(self.hub, self.metrics, limits.query_limit)
         self.retention = Retention(
             self.store,
@@ -88,6 +105,7 @@ class Node:
             filters=limits.filters,
             filter_values=limits.filter_values,
             open_values=limits.open_filter_values,
+            reconciliations=limits.reconciliations,
             bad_messages=limits.bad_messages,
             grants=self.access.grants,
         )
@@ -108,8 +126,12 @@ class Node:
         gauge = self.metrics.gauge
         gauge("connections", "Open websocket connections", lambda: len(self.sessions))
         gauge("subscriptions", "Live subscriptions", lambda: self.hub.subscriptions)
+        gauge("reconciliations", "Negentropy sessions under way", lambda: self.reconciliation.sessions)
         gauge("log_tip", "The last position published", lambda: self.hub.tip)
         gauge("operations_in_flight", "Operations taken and not yet answered", lambda: self.admission.in_flight)
+
+    def _removed(self, removals: Sequence[Removal]) -> None:
+        self.admission.publish([], removals)
 
     @property
     def log(self) -> Log:

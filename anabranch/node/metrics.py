@@ -20,8 +20,9 @@ class Metrics:
         self.deliveries = counter("live_deliveries", "Operations delivered live")
         self.replayed = counter("operations_replayed", "Stored operations sent")
         self.dropped = counter("slow_consumers_dropped", "Connections dropped because they fell behind")
-        self.compacted = counter("snapshots_compacted", "Snapshots whose payload was compacted")
+        self.compacted = counter("snapshots_compacted", "Snapshots and revisions whose payload was compacted")
         self.compacted_bytes = counter("compacted_bytes", "Bytes of compacted payloads")
+        self.reconciliations = counter("reconciliations_opened", "Reconciliations opened")
         self.connections_total = counter("connections_opened", "Connections opened")
         self.query_seconds = Histogram(
             "anabranch_query_seconds", "Time until the first answer of a query", registry=self.registry

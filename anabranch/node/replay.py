@@ -16,15 +16,16 @@ import msgspec
 
 from anabranch.core import changes
 from anabranch.core import filter as filters
-from anabranch.core.changes import ChangesQuery, ChangesRequest
+from anabranch.core.changes import ChangesQuery, ChangesRequest, SnapshotQuery
 from anabranch.core.changes import Mode as FeedMode
 from anabranch.core.filter import Filter
 from anabranch.core.nostr import Event
+from anabranch.core.revisions import GIFT_WRAP
 from anabranch.core.token import Position, gap
 from anabranch.node import now
-from anabranch.node.hub import Hub, Selector, Style, Subscription, frame_events
+from anabranch.node.hub import Hub, Style, Subscription, frame_events, frame_removal
 from anabranch.node.metrics import Metrics
-from anabranch.store.contract import Page, Reader, Selection, StoreError, TooSlow
+from anabranch.store.contract import Entry, Page, Reader, Selection, StoreError, TooSlow
 from anabranch.wire import frames, messages
 from anabranch.wire.session import Changes, Count, Query
 
@@ -81,6 +82,9 @@ class Replay:
             if named:
                 for id in await consumer.read(lambda r: _compacted(r, named)):
                     consumer.send(frames.text(messages.compacted(asked.subscription, id)))
+            if wanted := [filter for filter in asked.filters if _names_revisions(filter)]:
+                for revision in await consumer.read(lambda r: _compacted_revisions(r, wanted)):
+                    consumer.send(frames.text(messages.compacted_revision(asked.subscription, revision)))
             consumer.send(frames.text(messages.eose(asked.subscription)))
             await self._go_live(consumer, subscription, selection.tip)
 
@@ -134,6 +138,7 @@ class Replay:
 
             loop = asyncio.get_running_loop()
             query, limit = asked.request.query, asked.request.limit
+            assert isinstance(query, SnapshotQuery)
             selection = await self._select(
                 consumer, lambda r: r.bootstrap(query, limit, now.seconds(), lambda first: begin(r, first))
             )
@@ -212,7 +217,7 @@ class Replay:
         )
 
     def _send_page(self, consumer: Consumer, subscription: Subscription, page: Page) -> None:
-        """Entries in order: events, and for what is compacted its status."""
+        """Entries in order: events, for what is compacted its status, and removals."""
         run: list[tuple[int | None, bytes]] = []
         for entry in page.entries:
             if entry.raw is not None:
@@ -220,7 +225,7 @@ class Replay:
                 continue
             self._send_run(consumer, subscription, run)
             run = []
-            consumer.send(frames.text(messages.compacted(subscription.name, entry.id, entry.position)))
+            consumer.send(_told(subscription.name, entry))
         self._send_run(consumer, subscription, run)
 
     def _send_run(self, consumer: Consumer, subscription: Subscription, run: list[tuple[int | None, bytes]]) -> None:
@@ -268,13 +273,13 @@ class Replay:
                     query, since, None, HANDFUL, False, now.seconds(), HANDFUL_BYTES
                 )
             )
-            if query is not None and self._lost(consumer, subscription, page, complete_to):
-                return
-            self._send_run(
-                consumer,
-                subscription,
-                [(e.position, e.raw) for e in page.entries if e.raw is not None and _wanted(selector, e.raw)],
-            )
+            if isinstance(selector, ChangesQuery):
+                if self._lost(consumer, subscription, page, complete_to):
+                    return
+                self._send_page(consumer, subscription, page)
+            else:
+                wanted = [(e.position, e.raw) for e in page.entries if e.raw is not None and _wanted(selector, e.raw)]
+                self._send_run(consumer, subscription, wanted)
             await consumer.writable()
             complete_to = page.complete_to
 
@@ -329,9 +334,29 @@ def _compacted(reader: Reader, named: Sequence[Filter]) -> list[str]:
     return sorted(found)
 
 
-def _wanted(selector: Selector, raw: bytes) -> bool:
-    """Whether an entry of the log is for a subscription that catches up with the hub (a feed's page is already)."""
-    if isinstance(selector, ChangesQuery):
-        return True
+def _names_revisions(filter: Filter) -> bool:
+    return (filter.kinds is None or GIFT_WRAP in filter.kinds) and any(name == "r" for name, _ in filter.tags)
+
+
+def _compacted_revisions(reader: Reader, wanted: Sequence[Filter]) -> list[str]:
+    """Which of the revisions that the filters name are compacted: told only to whom the filter is for."""
+    found: set[str] = set()
+    for filter in wanted:
+        tags = dict(filter.tags)
+        found |= set(reader.compacted_revisions(tags["r"], tags.get("p")))
+    return sorted(found)
+
+
+def _told(name: str, entry: Entry) -> bytes:
+    """What is said of an entry that has no payload."""
+    if entry.reason is not None:
+        return frame_removal(name, entry.position, entry.id, entry.reason)
+    if entry.revision is not None:
+        return frames.text(messages.compacted_revision(name, entry.revision, entry.id, entry.position))
+    return frames.text(messages.compacted(name, entry.id, entry.position))
+
+
+def _wanted(filters_: tuple[Filter, ...], raw: bytes) -> bool:
+    """Whether an entry of the log is for a query that catches up with the hub."""
     event = _event(raw)
-    return any(filters.matches(filter, event) for filter in selector)
+    return any(filters.matches(filter, event) for filter in filters_)

@@ -52,6 +52,7 @@ class Retention:
         self._running = asyncio.Lock()
         self._stopping = False
         self._changed = asyncio.Event()
+        self._due = asyncio.Event()
         self._base = (policy, interval_seconds)
         self.policy, self.interval_seconds = policy, interval_seconds
         self.floor = store.writer.log().floor  # nothing else moves it
@@ -115,11 +116,16 @@ class Retention:
             report.floor = self.floor
             while not self._stopping and await self._writer.run(lambda writer: writer.return_space(PAGES_A_STEP)):
                 pass
-            if report.compacted_snapshots or report.forgotten_documents or report.expired:
+            compacted = report.compacted_snapshots + report.compacted_revisions
+            if compacted or report.forgotten_documents or report.expired:
                 log.info("compacted", extra={"report": report})
-            self._metrics.compacted.inc(report.compacted_snapshots)
+            self._metrics.compacted.inc(compacted)
             self._metrics.compacted_bytes.inc(report.compacted_bytes)
             return report
+
+    def soon(self) -> None:
+        """Run without waiting for the interval."""
+        self._due.set()
 
     async def stop(self) -> None:
         """Stop after the step under way."""
@@ -131,14 +137,15 @@ class Retention:
         return tuple(self._hub.horizons)
 
     async def keep_running(self) -> None:
-        """Run on the interval, for ever."""
+        """Run on the interval and when something is due, for ever."""
         while True:
-            try:
-                await asyncio.wait_for(self._changed.wait(), self.interval_seconds)
-                self._changed.clear()
-                continue
-            except TimeoutError:
-                pass
+            self._due.clear()
+            started, interval = now.monotonic(), self.interval_seconds
+            while not self._due.is_set() and (left := started + interval - now.monotonic()) > 0:
+                await _first_of(left, self._due, self._changed)
+                if self._changed.is_set():  # another interval, from now on
+                    self._changed.clear()
+                    started, interval = now.monotonic(), self.interval_seconds
             try:
                 await self.run()
             except Exception:
@@ -147,3 +154,13 @@ class Retention:
 
 def _next(steps: Iterator[Step]) -> Step | None:
     return next(steps, None)
+
+
+async def _first_of(seconds: float, *events: asyncio.Event) -> None:
+    """Wait until one of the events is set, at most so long."""
+    waiting = [asyncio.create_task(event.wait()) for event in events]
+    try:
+        await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in waiting:
+            task.cancel()

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from anabranch.core import nostr
+from anabranch.core.operation import Removal
 from anabranch.node import now
 from anabranch.store.contract import Offer, Outcome, Refused, StoreError, Writer
 
@@ -22,13 +23,20 @@ T = TypeVar("T")
 
 FORGED = Refused("invalid", "signature does not match the event")
 
-Committed = Callable[[Sequence[Outcome] | None], None]
-"""Called on the event loop when a group is on disk; None: nothing of it could be stored."""
+Committed = Callable[[Sequence[Outcome] | None, Sequence[Removal]], None]
+"""Called on the event loop when a group is on disk, with what it has removed; None: nothing could be stored."""
 
 
 class WriterThread:
-    def __init__(self, writer: Writer, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        writer: Writer,
+        loop: asyncio.AbstractEventLoop,
+        removed: Callable[[Sequence[Removal]], None] = lambda removals: None,
+    ) -> None:
+        """`removed` is called on the event loop with what a job has removed, before who waits for the job goes on."""
         self._writer = writer
+        self._removed = removed
         self._loop = loop
         self._queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="writer", daemon=True)
@@ -76,7 +84,7 @@ class WriterThread:
             log.error("a group could not be stored", extra={"cause": str(error)})
         except Exception:
             log.exception("a group could not be stored")
-        self._loop.call_soon_threadsafe(committed, outcomes)
+        self._loop.call_soon_threadsafe(committed, outcomes, self._writer.take_removals())
 
     def _run(self, job: Callable[[Writer], Any], done: asyncio.Future[Any]) -> None:
         try:
@@ -84,6 +92,8 @@ class WriterThread:
         except Exception as error:
             self._loop.call_soon_threadsafe(_fail, done, error)
         else:
+            if removals := self._writer.take_removals():
+                self._loop.call_soon_threadsafe(self._removed, removals)
             self._loop.call_soon_threadsafe(_finish, done, result)
 
 

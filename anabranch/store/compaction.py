@@ -28,6 +28,7 @@ class RaiseFloor(msgspec.Struct, frozen=True):
 class Compact(msgspec.Struct, frozen=True):
     positions: list[Position]
     bytes: int
+    revisions: bool = False  # or else snapshots
 
 
 class Forget(msgspec.Struct, frozen=True):
@@ -41,7 +42,11 @@ class Expire(msgspec.Struct, frozen=True):
     bytes: int
 
 
-Step = RaiseFloor | Compact | Forget | Expire
+class Vanish(msgspec.Struct, frozen=True):
+    """Remove some of what belongs to those who have asked to vanish."""
+
+
+Step = RaiseFloor | Compact | Forget | Expire | Vanish
 
 
 class Report(msgspec.Struct):
@@ -49,6 +54,7 @@ class Report(msgspec.Struct):
 
     floor: Position = Position(0)
     compacted_snapshots: int = 0
+    compacted_revisions: int = 0
     compacted_bytes: int = 0
     forgotten_documents: int = 0
     forgotten_bytes: int = 0
@@ -66,6 +72,9 @@ def steps(
     """The work to do, a small piece at a time. `horizons` tells of the bootstraps that are being sent just then."""
     if (floor := reader.window_floor(window, now * 1000)) > reader.log().floor:
         yield RaiseFloor(floor)
+    if (vanishing := reader.vanishing()) is not None:
+        for _ in range(vanishing // OPERATIONS_A_STEP + 1):
+            yield Vanish()
     yield from _expired(reader, now)
     if not horizons():  # a bootstrap under way still has to send their tombstones; the next run sees to them
         yield from _forgettable(reader, policy)
@@ -81,6 +90,20 @@ def steps(
         for at in range(0, len(going), OPERATIONS_A_STEP):
             some = going[at : at + OPERATIONS_A_STEP]
             yield Compact([position for position, _ in some], sum(size for _, size in some))
+    if cutoff is not None:
+        yield from _old_revisions(reader, cutoff * 1000)
+
+
+def _old_revisions(reader: Reader, cutoff: int) -> Iterator[Step]:
+    """Every revision that is no head and was made before the cutoff; edges and all other facts stay."""
+    after, done = 0, frozenset[Position]()
+    while rows := reader.old_revisions(after, cutoff, OPERATIONS_A_STEP + len(done)):
+        going = [(position, size) for position, size, _ in rows if position not in done]
+        if not going:
+            return
+        yield Compact([position for position, _ in going], sum(size for _, size in going), revisions=True)
+        after = rows[-1][2]  # of this millisecond there may be more: what was in this step is left out of the next
+        done = frozenset(position for position, _, mtime in rows if mtime == after)
 
 
 def _expired(reader: Reader, now: int) -> Iterator[Step]:
@@ -110,10 +133,12 @@ def carry_out(step: Step, writer: Writer, report: Report) -> None:
     match step:
         case RaiseFloor(floor):
             report.floor = writer.raise_floor(floor)
-        case Compact(positions):
+        case Compact(positions, _, revisions):
             count, freed = writer.compact(positions)
-            report.compacted_snapshots += count
+            _count(report, count, revisions)
             report.compacted_bytes += freed
+        case Vanish():
+            writer.vanish(OPERATIONS_A_STEP)
         case Forget(documents, bytes):
             report.forgotten_documents += writer.forget(documents)
             report.forgotten_bytes += bytes
@@ -127,8 +152,8 @@ def add_up(step: Step, report: Report) -> None:
     match step:
         case RaiseFloor(floor):
             report.floor = max(report.floor, floor)
-        case Compact(positions, bytes):
-            report.compacted_snapshots += len(positions)
+        case Compact(positions, bytes, revisions):
+            _count(report, len(positions), revisions)
             report.compacted_bytes += bytes
         case Forget(documents, bytes):
             report.forgotten_documents += len(documents)
@@ -136,3 +161,10 @@ def add_up(step: Step, report: Report) -> None:
         case Expire(_, count, bytes):
             report.expired += count
             report.expired_bytes += bytes
+
+
+def _count(report: Report, count: int, revisions: bool) -> None:
+    if revisions:
+        report.compacted_revisions += count
+    else:
+        report.compacted_snapshots += count

@@ -13,9 +13,10 @@ from typing import Protocol
 
 import msgspec
 
-from anabranch.core.changes import ChangesQuery
+from anabranch.core import revisions
+from anabranch.core.changes import ChangesQuery, RevisionQuery, SnapshotQuery
 from anabranch.core.filter import Filter
-from anabranch.core.operation import Action, Family, Operation, State
+from anabranch.core.operation import Action, Family, Operation, Removal, State
 from anabranch.core.retention import DeletedDocument, ReplayWindow, Version
 from anabranch.core.token import START, Log, Position
 
@@ -68,12 +69,17 @@ class Offer(msgspec.Struct, frozen=True, gc=False):
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
-    """One place in the log. `raw` is None unless the payload is retained."""
+    """One place in the log. `raw` is None unless the payload is retained.
+
+    An entry with a `reason` tells of the hard removal of the revision that `id` names.
+    """
 
     position: Position
     id: str
     state: State
     raw: bytes | None
+    revision: str | None = None
+    reason: str | None = None
 
 
 class Page(msgspec.Struct, frozen=True):
@@ -89,6 +95,18 @@ class Selection(msgspec.Struct, frozen=True):
 
     positions: array[int]
     tip: Position
+
+
+class ItemRows(msgspec.Struct, frozen=True):
+    """What two sides reconcile, at one moment: timestamps and 32-byte ids, joined, by ascending (timestamp, id)."""
+
+    timestamps: array[int]
+    ids: bytes
+    tip: Position
+
+
+class TooMany(StoreError):
+    """A set has more members than were asked for at the most."""
 
 
 Begin = Callable[[Selection], None]
@@ -115,6 +133,7 @@ class Facts(msgspec.Struct, frozen=True):
     size: int
     received_at: int
     expires_at: int | None = None
+    revision: revisions.Facts | None = None
 
 
 class AccessKey(msgspec.Struct, frozen=True):
@@ -157,7 +176,15 @@ class Reader(Protocol):
         ...
 
     def count(self, filters: Sequence[Filter], now: int) -> int: ...
-    def bootstrap(self, query: ChangesQuery, limit: int | None, now: int, begin: Begin | None = None) -> Selection:
+    def items(self, filter: Filter, limit_max: int, now: int) -> ItemRows:
+        """The set of (created_at, id) that a filter matches; `TooMany` when that is more than `limit_max`."""
+        ...
+
+    def current_revisions(self, query: RevisionQuery, limit_max: int, now: int) -> ItemRows:
+        """The heads of a recipient's documents as a set of (mtime, revision); `TooMany` above `limit_max`."""
+        ...
+
+    def bootstrap(self, query: SnapshotQuery, limit: int | None, now: int, begin: Begin | None = None) -> Selection:
         """The heads of an author's documents, by ascending (created_at, id); `begin` gets the first few early."""
         ...
 
@@ -185,6 +212,14 @@ class Reader(Protocol):
         """Which of the ids are known and compacted, and of one of the authors if any are named; sorted."""
         ...
 
+    def compacted_revisions(self, revisions: Iterable[str], recipients: Collection[str] | None = None) -> list[str]:
+        """Which of the revisions are known and compacted, and of one of the recipients if any are named; sorted."""
+        ...
+
+    def oldest_mtime(self) -> int | None:
+        """The smallest mtime of a revision whose payload is retained."""
+        ...
+
     def state(self, id: str) -> State | None: ...
     def facts(self, after: Position = START, limit: int = 1000) -> list[Facts]: ...
     def heads(self, document: bytes) -> list[Facts]:
@@ -193,6 +228,14 @@ class Reader(Protocol):
 
     def lineage(self, document: bytes) -> list[tuple[Version, bool]]:
         """Every known snapshot of a document, retained or not, and whether it is marked as a head."""
+        ...
+
+    def revision_lineage(self, document: bytes) -> list[tuple[Facts, bool]]:
+        """Every known revision of a document, without payloads, and whether it is served as a head."""
+        ...
+
+    def removals(self, after: Position, until: Position) -> list[Position]:
+        """The positions after one and up to another at which the removal of a revision stands."""
         ...
 
     def tag_rows(self, position: Position, created_at: int, keys: Iterable[bytes]) -> int:
@@ -214,6 +257,17 @@ class Reader(Protocol):
         """Its snapshots with a payload, each with its size."""
         ...
 
+    def old_revisions(self, after: int, cutoff: int, limit: int) -> list[tuple[Position, int, int]]:
+        """Revisions that are no heads, with a payload, older than `cutoff` (ms) and not older than `after`.
+
+        By mtime: position, size and mtime of each.
+        """
+        ...
+
+    def vanishing(self) -> int | None:
+        """How much is left, at the most, of those who have asked to vanish; None: of nobody anything."""
+        ...
+
     def expired(self, now: int) -> tuple[int, int]:
         """How many retained operations have expired, and their bytes."""
         ...
@@ -233,6 +287,10 @@ class Writer(Protocol):
 
     def log(self) -> Log: ...
     def append(self, offers: Sequence[Offer], received_at: int) -> list[Outcome]: ...
+    def take_removals(self) -> list[Removal]:
+        """What has lost its payload since this was last asked, in the order of the log."""
+        ...
+
     def compact(self, positions: Sequence[Position]) -> tuple[int, int]:
         """Drop payloads of what is still no head; returns how many went, and their bytes."""
         ...
@@ -244,6 +302,10 @@ class Writer(Protocol):
 
     def expire(self, now: int, limit: int) -> int: ...
     def remove(self, ids: Sequence[str]) -> int: ...
+    def vanish(self, limit: int) -> int:
+        """Remove what belongs to those who have asked to vanish, at most so much; 0 when all of it is gone."""
+        ...
+
     def return_space(self, pages: int) -> bool:
         """Give free pages back to the file system, at most so many; True while there are more."""
         ...

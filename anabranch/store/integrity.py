@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import msgspec
 
-from anabranch.core import nostr, snapshots
+from anabranch.core import nostr, revisions, snapshots
 from anabranch.core.nostr import Event, Invalid, Limits
 from anabranch.core.operation import Family, KindPolicy, Operation, State, classify
 from anabranch.core.token import START, Position
@@ -169,6 +169,9 @@ class _Check:
         if next <= last:
             self._findings.add(next, None, f"stands after position {last}", RESTORE)
         first = max(last + 1, self._reader.log().floor) if next > last + 1 else next
+        if first < next:  # removals of revisions stand at positions of their own
+            removals = set(self._reader.removals(Position(first - 1), Position(next - 1)))
+            first = next if len(removals) == next - first else first
         if first < next:
             if self._findings.count and any(f.position in range(first, next) for f in self._findings.found):
                 return  # said already: it is there and cannot be read
@@ -191,8 +194,8 @@ class _Check:
                 self._tag_rows += len(tag_keys(event))
                 proven.append(facts)
                 proofs.append(nostr.proof(event))
-            if facts.family is Family.SNAPSHOT and facts.state is State.RETAINED and facts.document is not None:
-                self._check_document(facts.document)
+            if facts.family is not Family.PLAIN and facts.state is State.RETAINED and facts.document is not None:
+                self._check_document(facts.document, facts.family)
         if proofs:
             self._open.append((proven, self._signatures.start(b"".join(proofs))))
             self._settle_signatures(self._signatures.open_max)
@@ -268,7 +271,7 @@ class _Check:
 
     # --- documents ---
 
-    def _check_document(self, document: bytes) -> None:
+    def _check_document(self, document: bytes, family: Family) -> None:
         if document in self._documents:
             self._documents.move_to_end(document)
             return
@@ -276,19 +279,42 @@ class _Check:
         if len(self._documents) > DOCUMENTS_REMEMBERED:
             self._documents.popitem(last=False)
         self._findings.documents += 1
+        lineage = self._snapshot_heads if family is Family.SNAPSHOT else self._revision_heads
         for _ in range(_TRIES):
             try:
-                known = self._reader.lineage(document)
+                heads, marked = lineage(document)
             except _UNREADABLE:
                 return  # the row that cannot be read is reported by its page
-            marked = {version.id: version for version, head in known if head}
-            heads = {version.id: version for version in snapshots.heads(version for version, _ in known)}
             if heads.keys() == marked.keys():
                 return
         for id in sorted(heads.keys() - marked.keys()):
-            self._findings.add(heads[id].position, id, "is a head of its document and not marked as one", REBUILD)
+            self._findings.add(heads[id], id, "is a head of its document and not marked as one", REBUILD)
         for id in sorted(marked.keys() - heads.keys()):
-            self._findings.add(marked[id].position, id, "is marked as a head and another one dominates it", REBUILD)
+            self._findings.add(marked[id], id, "is marked as a head and another one supersedes it", REBUILD)
+
+    def _snapshot_heads(self, document: bytes) -> tuple[_Positions, _Positions]:
+        known = self._reader.lineage(document)
+        heads = snapshots.heads(version for version, _ in known)
+        return (
+            {version.id: version.position for version in heads},
+            {version.id: version.position for version, head in known if head},
+        )
+
+    def _revision_heads(self, document: bytes) -> tuple[_Positions, _Positions]:
+        known = self._reader.revision_lineage(document)
+        by_revision = {facts.revision.revision: facts for facts, _ in known if facts.revision is not None}
+        heads = revisions.heads(facts.revision for facts, _ in known if facts.revision is not None)
+        return (
+            {by_revision[head.revision].id: by_revision[head.revision].position for head in heads},
+            {facts.id: facts.position for facts, served in known if facts.head and (served or not _retained(facts))},
+        )
+
+
+_Positions = dict[str, Position]
+
+
+def _retained(facts: Facts) -> bool:
+    return facts.state is State.RETAINED
 
 
 def _policy_of(facts: Facts) -> KindPolicy:
@@ -296,6 +322,8 @@ def _policy_of(facts: Facts) -> KindPolicy:
     kind = frozenset({facts.kind})
     if facts.family is Family.SNAPSHOT:
         return KindPolicy(snapshot=kind)
+    if facts.family is Family.REVISION:
+        return KindPolicy()
     return KindPolicy(pass_through=kind, snapshot=frozenset())
 
 
@@ -312,10 +340,16 @@ def _differences(facts: Facts, operation: Operation) -> list[str]:
             ("collection", facts.collection, operation.collection),
             ("action", int(facts.action), int(operation.action)),
             ("clock", facts.clock, operation.clock),
+            ("revision", facts.revision, _untyped(operation.revision)),
             ("size", facts.size, len(operation.raw)),
         )
         if stored != derived
     ]
+
+
+def _untyped(facts: revisions.Facts | None) -> revisions.Facts | None:
+    """A revision's facts without the hint that is not stored apart."""
+    return None if facts is None else msgspec.structs.replace(facts, type=None)
 
 
 def _shown(value: object) -> str:

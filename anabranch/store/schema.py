@@ -102,6 +102,44 @@ MIGRATIONS = [
         value BLOB NOT NULL
     ) STRICT, WITHOUT ROWID;
     """,
+    """
+    CREATE TABLE revisions (          -- what a revision is beside an operation
+        position INTEGER PRIMARY KEY,
+        document BLOB NOT NULL,
+        revision BLOB NOT NULL,
+        recipient TEXT NOT NULL,
+        mtime INTEGER NOT NULL,       -- milliseconds
+        parents BLOB NOT NULL,        -- 32 bytes each
+        retained INTEGER NOT NULL,    -- its payload is there
+        current INTEGER NOT NULL      -- and it is a head
+    );
+    CREATE UNIQUE INDEX revision_identity ON revisions (document, revision);
+    CREATE INDEX revision_feed ON revisions (recipient);
+    CREATE INDEX revision_by_name ON revisions (revision);
+    CREATE INDEX revision_current ON revisions (recipient, mtime, revision) WHERE current = 1;
+    CREATE INDEX revision_history ON revisions (mtime) WHERE retained = 1 AND current = 0;
+    CREATE INDEX revision_retained ON revisions (mtime) WHERE retained = 1;
+
+    CREATE TABLE parents (            -- which revisions of a document have been named as parents, there or not
+        document BLOB NOT NULL,
+        parent BLOB NOT NULL,
+        PRIMARY KEY (document, parent)
+    ) WITHOUT ROWID;
+
+    CREATE TABLE removals (           -- hard removals of revisions, each at a position of its own
+        position INTEGER PRIMARY KEY,
+        target INTEGER NOT NULL,      -- the position of what was removed
+        recipient TEXT NOT NULL,
+        reason TEXT NOT NULL
+    );
+    CREATE INDEX removal_feed ON removals (recipient);
+
+    CREATE TABLE vanished (           -- who has asked to vanish, and until when (NIP-62)
+        author TEXT PRIMARY KEY,
+        until INTEGER NOT NULL,
+        done INTEGER NOT NULL         -- everything of theirs up to then is gone
+    ) STRICT, WITHOUT ROWID;
+    """,
 ]
 VERSION = len(MIGRATIONS)
 

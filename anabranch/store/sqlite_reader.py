@@ -16,8 +16,10 @@ from typing import Any
 import apsw
 import msgspec
 
-from anabranch.core.changes import ChangesQuery
+from anabranch.core import revisions as revision_rules
+from anabranch.core.changes import ChangesQuery, RevisionQuery, SnapshotQuery, impossible
 from anabranch.core.filter import Filter
+from anabranch.core.nostr import is_hex
 from anabranch.core.operation import Action, Family, State
 from anabranch.core.retention import DeletedDocument, ReplayWindow, Version
 from anabranch.core.token import START, Log, Position
@@ -27,13 +29,16 @@ from anabranch.store.contract import (
     Begin,
     Entry,
     Facts,
+    ItemRows,
     Page,
     Selection,
     Statistics,
     StoreError,
+    TooMany,
     TooSlow,
 )
-from anabranch.store.sql import SHORT, SNAPSHOTS_OF_DOCUMENT, chunks, marks, operations_by_id
+from anabranch.store.sql import SHORT, SNAPSHOTS_OF_DOCUMENT, chunks, marks, operations_by_id, tag_key
+from anabranch.store.sqlite_feed import feed_page, revision_conditions, snapshot_conditions
 from anabranch.store.sqlite_select import Select, matching_sql
 
 _STATES = tuple(State)
@@ -41,7 +46,7 @@ VARIABLES_MAX = 32_000  # that one statement may bind
 _decode_clock = msgspec.json.Decoder(dict[str, int]).decode
 _FACTS = (
     "o.position, o.id, o.author, o.kind, o.created_at, o.family, o.state, o.head, o.action, o.document, o.coordinate, "
-    "o.collection, o.clock, p.raw, o.size, o.received_at, o.expires_at"
+    "o.collection, o.clock, p.raw, o.size, o.received_at, o.expires_at, r.recipient, r.revision, r.parents, r.mtime"
 )
 
 
@@ -129,6 +134,53 @@ class SqliteReader:
             if authors is None or row[1].hex() in authors
         ]
 
+    def compacted_revisions(self, revisions: Iterable[str], recipients: Collection[str] | None = None) -> list[str]:
+        """Which of the revisions are known and compacted, and of one of the recipients if any are named; sorted."""
+        return [
+            row[0].hex()
+            for chunk in chunks(sorted(one for one in revisions if is_hex(one, 64)), 512)
+            for row in self._rows(
+                "SELECT DISTINCT r.revision, r.recipient FROM revisions r INDEXED BY revision_by_name "
+                f"JOIN operations o ON o.position = r.position WHERE r.revision IN ({marks(chunk)}) AND o.state = 1 "
+                "ORDER BY r.revision",
+                [bytes.fromhex(revision) for revision in chunk],
+            )
+            if recipients is None or row[1] in recipients
+        ]
+
+    def oldest_mtime(self) -> int | None:
+        """The smallest mtime of a revision whose payload is retained."""
+        found = self._value(
+            "SELECT mtime FROM revisions INDEXED BY revision_retained WHERE retained = 1 ORDER BY mtime LIMIT 1"
+        )
+        return None if found is None else int(found)
+
+    # --- sets to reconcile ---
+
+    def items(self, filter: Filter, limit_max: int, now: int) -> ItemRows:
+        """The set of (created_at, id) that a filter matches; `TooMany` when that is more than `limit_max`."""
+        with self._moment() as log:
+            found = [] if filter.impossible else Select(self._rows, now).newest(filter, limit_max + 1)
+            return _items(((row[1], row[2]) for row in reversed(found)), len(found), limit_max, log)
+
+    def current_revisions(self, query: RevisionQuery, limit_max: int, now: int) -> ItemRows:
+        """The heads of a recipient's documents as a set of (mtime, revision); `TooMany` above `limit_max`."""
+        conditions, bindings = revision_conditions(query)
+        with self._moment() as log:
+            found = (
+                []
+                if impossible(query)
+                else self._rows(
+                    "SELECT r.mtime, r.revision FROM revisions r INDEXED BY revision_current "
+                    "JOIN operations o ON o.position = r.position "
+                    f"WHERE r.current = 1 AND {' AND '.join(conditions)} "
+                    "AND (o.expires_at IS NULL OR o.expires_at > ?) "
+                    "ORDER BY r.mtime, r.revision LIMIT ?",
+                    [*bindings, now, limit_max + 1],
+                )
+            )
+            return _items(iter(found), len(found), limit_max, log)
+
     def state(self, id: str) -> State | None:
         """Retained, compacted, removed, or None: never heard of."""
         found = self._value(f"SELECT o.state FROM {operations_by_id(1)}", (bytes.fromhex(id),))
@@ -136,15 +188,15 @@ class SqliteReader:
 
     # --- the changes feed ---
 
-    def bootstrap(self, query: ChangesQuery, limit: int | None, now: int, begin: Begin | None = None) -> Selection:
+    def bootstrap(self, query: SnapshotQuery, limit: int | None, now: int, begin: Begin | None = None) -> Selection:
         """The heads of an author's documents at one moment, by ascending (created_at, id).
 
         `begin`, if given, is called with the first few of them as soon as these are known.
         """
-        conditions, bindings = _feed_conditions(query)
+        conditions, bindings = snapshot_conditions(query)
         positions = array("q")
         with self._moment() as log:
-            if not query.impossible:
+            if not impossible(query):
                 if self._value("SELECT EXISTS (SELECT 1 FROM operations WHERE state = 0 AND expires_at IS NOT NULL)"):
                     conditions.append("(o.expires_at IS NULL OR o.expires_at > ?)")
                     bindings.append(now)
@@ -186,27 +238,11 @@ class SqliteReader:
             last = Position(log.tip if until is None else min(until, log.tip))
             if limit == 0:
                 return Page([], since, log)
-            if query is not None and query.impossible:
+            if query is not None and impossible(query):
                 return Page([], max(last, since), log)
-            conditions, bindings = (["1"], []) if query is None else _feed_conditions(query)
-            if query is not None:
-                conditions.append("o.family = 1")
-            conditions.append("o.state <= 1" if compacted else "o.state = 0")
-            index = "" if query is None else "INDEXED BY feed"
-            rows, cut = self._first_rows(
-                f"SELECT o.position, o.id, o.state, p.raw, o.expires_at FROM operations o {index} "
-                "LEFT JOIN payloads p ON p.position = o.position "
-                f"WHERE {' AND '.join(conditions)} AND o.position > ? AND o.position <= ? ORDER BY o.position LIMIT ?",
-                [*bindings, since, last, limit],
-                bytes_max,
-            )
-        complete_to = rows[-1][0] if cut or len(rows) == limit else max(last, since)
-        entries = [
-            Entry(position, id.hex(), _STATES[state], raw)
-            for position, id, state, raw, expires_at in rows
-            if expires_at is None or expires_at > now
-        ]
-        return Page(entries, Position(complete_to), log)
+            sql, bindings = feed_page(query, compacted)
+            rows, cut = self._first_rows(sql, [since, last, limit, *bindings], bytes_max)
+            return _page(rows, cut, since, last, limit, log, now)
 
     def _first_rows(self, sql: str, bindings: Sequence[Any], bytes_max: int | None) -> tuple[list[Any], bool]:
         """The rows of a statement until their payloads (the fourth column) come to `bytes_max`; whether they did."""
@@ -238,6 +274,19 @@ class SqliteReader:
         rows = self._rows(f"SELECT position, id, created_at, clock, head FROM {SNAPSHOTS_OF_DOCUMENT}", (document,))
         return [(_version(row), bool(row[4])) for row in rows]
 
+    def revision_lineage(self, document: bytes) -> list[tuple[Facts, bool]]:
+        """Every known revision of a document, and whether it is served as a head."""
+        served = {
+            row[0] for row in self._rows("SELECT position FROM revisions WHERE document = ? AND current", [document])
+        }
+        known = self._facts("o.position IN (SELECT position FROM revisions WHERE document = ?)", (document,))
+        return [(facts, facts.position in served) for facts in known]
+
+    def removals(self, after: Position, until: Position) -> list[Position]:
+        """The positions after one and up to another at which the removal of a revision stands."""
+        rows = self._rows("SELECT position FROM removals WHERE position > ? AND position <= ?", (after, until))
+        return [Position(row[0]) for row in rows]
+
     def _facts(self, condition: str, bindings: Sequence[Any]) -> list[Facts]:
         return [
             Facts(
@@ -258,9 +307,11 @@ class SqliteReader:
                 row[14],
                 row[15],
                 row[16],
+                None if row[18] is None else _revision_facts(row),
             )
             for row in self._rows(
-                f"SELECT {_FACTS} FROM operations o LEFT JOIN payloads p ON p.position = o.position WHERE {condition}",
+                f"SELECT {_FACTS} FROM operations o LEFT JOIN payloads p ON p.position = o.position "
+                f"LEFT JOIN revisions r ON r.position = o.position WHERE {condition}",
                 bindings,
             )
         ]
@@ -281,7 +332,7 @@ class SqliteReader:
             documents, conflicts, tombstones = self._rows(
                 "SELECT count(*), total(heads > 1), total(puts = 0) FROM ("
                 "SELECT count(*) AS heads, total(action = 0) AS puts FROM operations "
-                "WHERE head = 1 AND family = 1 AND state = 0 GROUP BY document)"
+                "WHERE head = 1 AND family <> 0 AND state = 0 GROUP BY document)"
             )[0]
             payload_bytes = self._value("SELECT total(size) FROM operations WHERE state = 0")
             tag_rows = self._value("SELECT count(*) FROM tags")
@@ -316,6 +367,10 @@ class SqliteReader:
             "- (SELECT count(*) FROM operations)",
             "payloads without an operation": "SELECT count(*) FROM payloads p WHERE NOT EXISTS "
             "(SELECT 1 FROM operations o WHERE o.position = p.position AND o.state = 0)",
+            "revisions without an operation": "SELECT count(*) FROM revisions r WHERE NOT EXISTS "
+            "(SELECT 1 FROM operations o WHERE o.position = r.position AND o.family = 2)",
+            "removals of nothing": "SELECT count(*) FROM removals m WHERE NOT EXISTS "
+            "(SELECT 1 FROM operations o WHERE o.position = m.target AND o.family = 2 AND o.state = 2)",
             "tags without an operation": "SELECT count(*) FROM tags t WHERE NOT EXISTS "
             "(SELECT 1 FROM operations o WHERE o.position = t.position AND o.state = 0)",
         }.items():
@@ -341,6 +396,28 @@ class SqliteReader:
         )
         return [(_version(row), row[4]) for row in rows]
 
+    def old_revisions(self, after: int, cutoff: int, limit: int) -> list[tuple[Position, int, int]]:
+        """Revisions that are no heads, with a payload, with `after` <= mtime < `cutoff`, by mtime."""
+        rows = self._rows(
+            "SELECT r.position, o.size, r.mtime FROM revisions r INDEXED BY revision_history "
+            "JOIN operations o ON o.position = r.position "
+            "WHERE r.retained = 1 AND r.current = 0 AND r.mtime >= ? AND r.mtime < ? AND o.head = 0 "
+            "ORDER BY r.mtime LIMIT ?",
+            (after, cutoff, limit),
+        )
+        return [(Position(row[0]), row[1], row[2]) for row in rows]
+
+    def vanishing(self) -> int | None:
+        """How much is left, at the most, of those who have asked to vanish; None: of nobody anything."""
+        going = [row[0] for row in self._rows("SELECT author FROM vanished WHERE done = 0")]
+        if not going:
+            return None
+        written = f"SELECT count(*) FROM operations WHERE state = 0 AND author IN ({marks(going)})"
+        addressed = f"SELECT count(*) FROM tags WHERE tag IN ({marks(going)})"
+        return int(self._value(written, [bytes.fromhex(author) for author in going])) + int(
+            self._value(addressed, [tag_key("p", author) for author in going])
+        )
+
     def expired(self, now: int) -> tuple[int, int]:
         """How many retained operations have expired, and their bytes."""
         count, size = self._rows(
@@ -363,7 +440,9 @@ class SqliteReader:
     def deleted_documents(self, author: str) -> list[DeletedDocument]:
         """The documents of an author whose every head deletes."""
         rows = self._rows(
-            "SELECT t.document, max(t.created_at), max(t.position), ("
+            "SELECT t.document, max(t.created_at), ("
+            "  SELECT max(h.position) FROM operations h INDEXED BY head_by_document "
+            "  WHERE h.head = 1 AND h.document = t.document), ("  # a removed head too
             "  SELECT max(h.position) FROM operations h INDEXED BY history "
             "  WHERE h.family = 1 AND h.head = 0 AND h.document = t.document) "
             "FROM operations t INDEXED BY tombstone_by_author "
@@ -455,16 +534,34 @@ def _version(row: Any) -> Version:
     return Version(Position(row[0]), row[1].hex(), row[2], _decode_clock(row[3]))
 
 
-def _feed_conditions(query: ChangesQuery) -> tuple[list[str], list[Any]]:
-    conditions: list[str] = ["o.author = ?"]
-    bindings: list[Any] = [bytes.fromhex(query.author)]
-    for column, values in (
-        ("kind", query.kinds),
-        ("coordinate", query.coordinates),
-        ("action", query.actions),
-        ("collection", query.collections),
-    ):
-        if values is not None:
-            conditions.append(f"o.{column} IN ({marks(list(values))})")
-            bindings += [int(value) if isinstance(value, int) else value for value in values]
-    return conditions, bindings
+def _revision_facts(row: Any) -> revision_rules.Facts:
+    parents = row[19]
+    return revision_rules.Facts(
+        row[17],
+        row[10],
+        row[18].hex(),
+        tuple(parents[at : at + 32].hex() for at in range(0, len(parents), 32)),
+        row[8] == Action.DELETE,
+        row[20],
+        None,
+    )
+
+
+def _items(rows: Iterator[Any], count: int, limit_max: int, log: Log) -> ItemRows:
+    if count > limit_max:
+        raise TooMany(f"more than {limit_max} items")
+    timestamps, ids = array("q"), bytearray()
+    for timestamp, id in rows:
+        timestamps.append(timestamp)
+        ids += id
+    return ItemRows(timestamps, bytes(ids), log.tip)
+
+
+def _page(rows: list[Any], cut: bool, since: Position, last: Position, limit: int, log: Log, now: int) -> Page:
+    complete_to = rows[-1][0] if cut or len(rows) == limit else max(last, since)
+    entries = [
+        Entry(position, id.hex(), _STATES[state], raw, None if revision is None else revision.hex(), reason)
+        for position, id, state, raw, expires_at, revision, reason in rows
+        if expires_at is None or expires_at > now
+    ]
+    return Page(entries, Position(complete_to), log)

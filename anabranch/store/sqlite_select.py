@@ -25,19 +25,19 @@ class Select:
         self._now = now
 
     def run(self, filters: Sequence[Filter], limit_max: int) -> array[int]:
-        """Positions of all matches: sync kinds ascending by (created_at, id), then the others newest first."""
+        """Positions of all matches: what is synced ascending by (created_at, id), then the others newest first."""
         possible = [filter for filter in filters if not filter.impossible]
-        found = [row for filter in possible for row in self._newest(filter, limit_max)]
+        found = [row for filter in possible for row in self.newest(filter, limit_max)]
         if len(possible) > 1:
             found = sorted({row[0]: row for row in found}.values(), key=_newest_first)
-        sync = [row for row in found if row[3] in SYNC_RANGE]
+        sync = [row for row in found if row[3]]
         if sync:
             sync.sort(key=lambda row: (row[1], row[2]))
-            found = sync + [row for row in found if row[3] not in SYNC_RANGE]
+            found = sync + [row for row in found if not row[3]]
         return array("q", [row[0] for row in found])
 
-    def _newest(self, filter: Filter, limit_max: int) -> list[Any]:
-        """The newest matches of one filter as (position, created_at, id, kind), newest first, then by id."""
+    def newest(self, filter: Filter, limit_max: int) -> list[Any]:
+        """The newest matches of one filter as (position, created_at, id, synced), newest first, then by id."""
         limit = limit_max if filter.limit is None else min(filter.limit, limit_max)
         if limit == 0:
             return []
@@ -84,6 +84,7 @@ class Select:
 
 
 _END = 2**62
+_SYNCED = f"o.family = 2 OR o.kind BETWEEN {SYNC_RANGE.start} AND {SYNC_RANGE.stop - 1}"
 
 
 def _newest_first(row: Any) -> tuple[int, bytes]:
@@ -101,7 +102,7 @@ def _walk(lead: str, filter: Filter) -> tuple[str, list[Any]]:
     }.get(lead, (tagged, "t.created_at"))
     conditions, bindings = _conditions(filter, lead)
     return (
-        f"SELECT o.position, o.created_at, o.id, o.kind FROM {source} AND {time} >= ? AND {time} <= ? "
+        f"SELECT o.position, o.created_at, o.id, {_SYNCED} FROM {source} AND {time} >= ? AND {time} <= ? "
         f"AND {' AND '.join(['o.state = 0', *conditions])} AND (o.expires_at IS NULL OR o.expires_at > ?) "
         f"ORDER BY {time} DESC, o.id LIMIT ?",
         bindings,

@@ -8,7 +8,8 @@ interpreter's lock.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import apsw
@@ -16,7 +17,8 @@ import msgspec
 
 from anabranch.core import nostr, snapshots
 from anabranch.core.nostr import Event
-from anabranch.core.operation import Family, Operation, State, document_key
+from anabranch.core.operation import Family, Operation, Removal, Standing, State, document_key
+from anabranch.core.revisions import GIFT_WRAP
 from anabranch.core.token import START, Log, Position
 from anabranch.store.contract import AccessKey, Duplicate, Offer, Outcome, Refused, Stored, StoreError, Superseded
 from anabranch.store.sql import (
@@ -26,12 +28,16 @@ from anabranch.store.sql import (
     insert,
     marks,
     operations_by_id,
+    tag_key,
     tag_keys,
     transaction,
 )
+from anabranch.store.sqlite_revisions import RevisionsOfGroup
 
 STORAGE_SPENT = Refused("restricted", "the access key's storage limit is reached")
 DELETED = Refused("blocked", "deleted by its author")
+VANISHED = Refused("blocked", "whom it belongs to has asked to vanish")
+VANISH_AT_ONCE = 2_000  # operations; what is more goes in steps
 HEADS_MAX = 1_000
 FRESH_MAX = 8_192  # ids that are still in the small table
 CROWDED = Refused("restricted", f"the document has {HEADS_MAX} concurrent versions already; merge them first")
@@ -51,11 +57,25 @@ class _Head(msgspec.Struct, frozen=True, gc=False):
     clock: Mapping[str, int]
 
 
+class _Dropped(msgspec.Struct, frozen=True):
+    """What has just lost its payload."""
+
+    position: int
+    size: int
+    removal: Removal
+
+
+def _sum(dropped: Sequence[_Dropped]) -> tuple[int, int]:
+    return len(dropped), sum(one.size for one in dropped)
+
+
 class SqliteWriter:
     def __init__(self, connection: apsw.Connection) -> None:
         self._db = connection
         self._fresh = self._value("SELECT count(*) FROM fresh_ids")
         self._anything_deleted = self._value("SELECT EXISTS (SELECT 1 FROM deletions)") == 1
+        self._vanished: dict[str, int] = dict(self._all("SELECT author, until FROM vanished"))
+        self._removals: list[Removal] = []
 
     def close(self) -> None:
         self._db.close()
@@ -76,53 +96,103 @@ class SqliteWriter:
     def append(self, offers: Sequence[Offer], received_at: int) -> list[Outcome]:
         """Store a group. One outcome an offer, in order; when this returns, what is `Stored` is on disk."""
         try:
-            with transaction(self._db):
+            with self._changing():
                 outcomes = _Group(self._db, received_at, self).append(offers)
                 if self._fresh >= FRESH_MAX:
                     self._db.execute("INSERT INTO settled_ids SELECT short, position FROM fresh_ids")
                     self._db.execute("DELETE FROM fresh_ids")
                     self._fresh = 0
                 return outcomes
-        except StoreError:
+        except BaseException:
             self._fresh = self._value("SELECT count(*) FROM fresh_ids")
+            self._vanished = dict(self._all("SELECT author, until FROM vanished"))
             raise
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """A transaction; of what was rolled back nobody is told."""
+        told = len(self._removals)
+        try:
+            with transaction(self._db):
+                yield
+        except BaseException:
+            del self._removals[told:]
+            raise
+
+    def take_removals(self) -> list[Removal]:
+        """What has lost its payload since this was last asked, in the order of the log."""
+        removals, self._removals = self._removals, []
+        return removals
 
     # --- forgetting ---
 
     def compact(self, positions: Sequence[Position]) -> tuple[int, int]:
         """Drop the payloads at these positions, but of no head: a plan may have grown old. How many went, and bytes."""
-        with transaction(self._db):
-            return self._drop(positions, State.COMPACTED, "head = 0 AND family = 1")
+        with self._changing():
+            return _sum(self._drop(positions, State.COMPACTED, "compacted", "head = 0 AND family <> 0"))
 
     def remove(self, ids: Sequence[str]) -> int:
         """Remove operations for good: the operator's word."""
-        with transaction(self._db):
+        with self._changing():
             positions = [
                 row[0]
                 for chunk in chunks([bytes.fromhex(id) for id in ids], 500)
                 for row in self._all(f"SELECT o.position FROM {operations_by_id(len(chunk))}", chunk)
             ]
-            return self._drop(positions, State.REMOVED, "1")[0]
+            return self._remove(positions, "removed by the relay's operator")
 
     def expire(self, now: int, limit: int) -> int:
         """Remove what has expired (NIP-40), at most `limit`."""
-        with transaction(self._db):
+        with self._changing():
             rows = self._all(
                 "SELECT position FROM operations INDEXED BY operation_expiring "
                 "WHERE state = 0 AND expires_at IS NOT NULL AND expires_at <= ? LIMIT ?",
                 (now, limit),
             )
-            return self._drop([row[0] for row in rows], State.REMOVED, "1")[0]
+            return self._remove([row[0] for row in rows], "expired")
+
+    def vanish(self, limit: int) -> int:
+        """Remove what belongs to those who have asked to vanish (NIP-62), at most so much; 0 when all of it is gone."""
+        with self._changing():
+            tip, dropped = self._vanish(limit, self.log().tip)
+            self._db.execute("UPDATE log SET tip = ?", (tip,))
+            return len(dropped)
+
+    def _vanish(self, limit: int, tip: int) -> tuple[int, list[_Dropped]]:
+        """The tip after it, and what went."""
+        gone: list[_Dropped] = []
+        for author, until in self._all("SELECT author, until FROM vanished WHERE done = 0"):
+            rows = self._all(
+                "SELECT position FROM operations INDEXED BY operation_by_author "
+                "WHERE state = 0 AND author = ?1 AND created_at <= ?2 AND kind <> ?3 "
+                "UNION SELECT o.position FROM tags t CROSS JOIN operations o ON o.position = t.position "
+                "WHERE t.tag = ?4 AND t.created_at <= ?2 AND o.kind = ?5 LIMIT ?6",
+                (bytes.fromhex(author), until, nostr.VANISH, tag_key("p", author), GIFT_WRAP, limit - len(gone)),
+            )
+            dropped = self._drop([row[0] for row in rows], State.REMOVED, "vanished")
+            tip = self._tell(dropped, tip)
+            gone += dropped
+            if len(gone) >= limit:
+                break
+            self._db.execute("UPDATE vanished SET done = 1 WHERE author = ?", (author,))
+        return tip, gone
+
+    def _remove(self, positions: Sequence[int], reason: str) -> int:
+        """Within a transaction of its own: remove, and give the removals of revisions their positions."""
+        dropped = self._drop(positions, State.REMOVED, reason)
+        tip = self._tell(dropped, self.log().tip)
+        self._db.execute("UPDATE log SET tip = ?", (tip,))
+        return len(dropped)
 
     def raise_floor(self, floor: Position) -> Position:
         """Move the floor up, never down, and at most to just above the tip. Where it stands now."""
-        with transaction(self._db):
+        with self._changing():
             self._db.execute("UPDATE log SET floor = max(floor, min(?, tip + 1))", (floor,))
             return self.log().floor
 
     def forget(self, documents: Sequence[bytes]) -> int:
         """Let documents go altogether, facts and all, if still fully deleted and below the floor. How many went."""
-        with transaction(self._db):
+        with self._changing():
             floor, forgotten = self.log().floor, 0
             for document in documents:
                 rows = self._all(
@@ -130,7 +200,7 @@ class SqliteWriter:
                 )
                 positions = [row[0] for row in rows]
                 if positions and max(positions) < floor and all(deletes for _, deletes in rows):
-                    self._drop(positions, State.REMOVED, "family = 1")
+                    self._drop(positions, State.REMOVED, "forgotten", "family = 1")
                     for chunk in chunks(positions, 500):
                         for table in ("fresh_ids", "settled_ids"):
                             self._db.execute(
@@ -162,50 +232,67 @@ class SqliteWriter:
         The floor stands above the tip: who comes with a checkpoint of the old epoch is told to bootstrap.
         """
         epoch = str(uuid.uuid4())
-        with transaction(self._db):
+        with self._changing():
             self._db.execute("UPDATE log SET epoch = ?, tip = max(tip, ?) + 1", (epoch, beyond))
             self._db.execute("UPDATE log SET floor = tip + 1")
         return epoch
 
-    def _drop(self, positions: Sequence[int], state: State, condition: str) -> tuple[int, int]:
+    def _drop(self, positions: Sequence[int], state: State, reason: str, condition: str = "1") -> list[_Dropped]:
         """Take the payloads and the tag rows away from what meets the condition and is retained.
 
-        A snapshot that was a head stays marked: it is known, and what it has superseded does not come back. A
-        replaceable event has one version at a time, and none when that is gone.
+        A snapshot or revision that was a head stays marked: it is known, and what it has superseded does not come
+        back. A replaceable event has one version at a time, and none when that is gone.
         """
-        gone, freed = 0, 0
+        dropped: list[_Dropped] = []
         for chunk in chunks(positions, 200):
             rows = self._all(
-                "SELECT o.position, o.created_at, o.size, o.access_key, p.raw "
-                "FROM operations o JOIN payloads p ON p.position = o.position "
-                f"WHERE o.state = 0 AND ({condition}) AND o.position IN ({marks(chunk)})",
+                "SELECT o.position, o.created_at, o.size, o.access_key, p.raw, o.id, o.author, o.coordinate, "
+                "r.recipient, r.revision FROM operations o JOIN payloads p ON p.position = o.position "
+                "LEFT JOIN revisions r ON r.position = o.position "
+                f"WHERE o.state = 0 AND ({condition}) AND o.position IN ({marks(chunk)}) ORDER BY o.position",
                 chunk,
             )
             if not rows:
                 continue
-            dropped = [row[0] for row in rows]
-            those = marks(dropped)
+            gone = [row[0] for row in rows]
+            those = marks(gone)
             self._db.executemany(
                 "DELETE FROM tags WHERE tag = ? AND created_at = ? AND position = ?",
                 [(key, row[1], row[0]) for row in rows for key in tag_keys(_decode_event(row[4]))],
             )
-            self._db.execute(f"DELETE FROM payloads WHERE position IN ({those})", dropped)
+            self._db.execute(f"DELETE FROM payloads WHERE position IN ({those})", gone)
             self._db.execute(
-                f"UPDATE operations SET state = ?, head = head AND family = 1 WHERE position IN ({those})",
-                (int(state), *dropped),
+                f"UPDATE operations SET state = ?, head = head AND family <> 0 WHERE position IN ({those})",
+                (int(state), *gone),
             )
+            self._db.execute(f"UPDATE revisions SET retained = 0, current = 0 WHERE position IN ({those})", gone)
             self._db.executemany(
                 "UPDATE access_keys SET used_bytes = max(0, used_bytes - ?) WHERE key = ?",
                 [(row[2], row[3]) for row in rows if row[3] is not None],
             )
-            gone += len(rows)
-            freed += sum(row[2] for row in rows)
-        return gone, freed
+            for row in rows:
+                revision = None if row[9] is None else row[9].hex()
+                removal = Removal(row[5].hex(), row[1], row[6].hex(), reason, None, row[8], row[7], revision)
+                dropped.append(_Dropped(row[0], row[2], removal))
+                if revision is None or state is State.COMPACTED:
+                    self._removals.append(removal)
+        return dropped
+
+    def _tell(self, dropped: Iterable[_Dropped], tip: int) -> int:
+        """Give the hard removal of each revision a position after the tip, for its followers. The tip after them."""
+        rows: list[Any] = []
+        for one in dropped:
+            if one.removal.revision is not None:
+                tip += 1
+                rows += (tip, one.position, one.removal.recipient, one.removal.reason)
+                self._removals.append(msgspec.structs.replace(one.removal, position=Position(tip)))
+        insert(self._db, "removals", 4, rows)
+        return tip
 
     # --- access keys and settings ---
 
     def save_access_key(self, key: AccessKey) -> None:
-        with transaction(self._db):
+        with self._changing():
             self._db.execute(
                 "INSERT INTO access_keys (key, label, pubkey, created_at, expires_at, revoked, storage_limit_bytes) "
                 "VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (key) DO UPDATE SET label = excluded.label, "
@@ -223,12 +310,12 @@ class SqliteWriter:
             )
 
     def delete_access_key(self, key: str) -> bool:
-        with transaction(self._db):
+        with self._changing():
             self._db.execute("DELETE FROM access_keys WHERE key = ?", (key,))
             return self._db.changes() > 0
 
     def save_setting(self, name: str, value: bytes) -> None:
-        with transaction(self._db):
+        with self._changing():
             self._db.execute("INSERT OR REPLACE INTO settings VALUES (?, ?)", (name, value))
 
 
@@ -239,7 +326,7 @@ class _Group:
         self._db = db
         self._writer = writer
         self._tip, self._reach, before = writer._all(
-            "SELECT tip, bytes, (SELECT received_at FROM operations WHERE position = tip) FROM log"
+            "SELECT tip, bytes, (SELECT received_at FROM operations ORDER BY position DESC LIMIT 1) FROM log"
         )[0]
         self._received_at = max(received_at, before or 0)  # along the log time never goes back, whatever a clock does
         self._rows: list[Any] = []  # what this group adds, row after row
@@ -249,6 +336,8 @@ class _Group:
         self._tags: list[Any] = []
         self._known: dict[bytes, State] = {}
         self._heads: dict[bytes, list[_Head]] = {}
+        self._revisions = RevisionsOfGroup(db)
+        self._wrapped = False  # whether there is a revision in this group
         self._demoted: list[int] = []  # stored before this group, no head any more
         self._superseded: list[int] = []  # stored before this group, replaced by a newer version
         self._room: dict[str, int] = {}
@@ -267,7 +356,12 @@ class _Group:
         for chunk in chunks(ids, 256):
             for row in self._writer._all(f"SELECT o.id, o.state FROM {operations_by_id(len(chunk))}", chunk):
                 self._known[row[0]] = State(row[1])
-        documents = list({d for offer in offers if (d := offer.operation.document) is not None})
+        self._wrapped = any(offer.operation.revision is not None for offer in offers)
+        if self._wrapped:
+            self._revisions.look_up(offers)
+        documents = list(
+            {op.document for offer in offers if (op := offer.operation).document is not None and op.revision is None}
+        )
         for chunk in chunks(documents, 256):
             for row in self._writer._all(
                 "SELECT document, position, id, created_at, clock FROM operations INDEXED BY head_by_document "
@@ -288,12 +382,22 @@ class _Group:
         state = self._known.get(id)
         if state in (None, State.REMOVED) and self._writer._anything_deleted and self._is_deleted(operation, id):
             return DELETED
+        if state is None and operation.revision is not None:
+            state = self._revisions.state(operation)
         if state is not None:
             return Duplicate(state)
+        if self._writer._vanished and self._has_vanished(event):
+            return VANISHED
         if offer.access_key is not None and self._room.get(offer.access_key, len(operation.raw)) < len(operation.raw):
             return STORAGE_SPENT
         head = 0
-        if operation.document is not None:
+        if operation.revision is not None:
+            remaining_heads, demoted = self._revisions.advance(operation, self._tip + 1)
+            if len(remaining_heads) > HEADS_MAX:
+                return CROWDED
+            head = int(self._revisions.add(operation, self._tip + 1, remaining_heads, demoted))
+            self._demote(demoted)
+        elif operation.document is not None:
             current = self._heads.get(operation.document, [])
             position = self._tip + 1
             version = _Head(position, event.id, event.created_at, operation.clock or {})
@@ -313,7 +417,13 @@ class _Group:
                 self._heads[operation.document] = [version]
         self._add(operation, id, head, offer.access_key)
         if event.kind == nostr.DELETION and operation.family is Family.PLAIN:
+            position = self._tip
             self._delete(event)
+            return Stored(Position(position))
+        if event.kind == nostr.VANISH and operation.standing is Standing.ORDINARY:
+            position = self._tip
+            self._vanish(event)
+            return Stored(Position(position))
         return Stored(Position(self._tip))
 
     def _add(self, operation: Operation, id: bytes, head: int, access_key: str | None) -> None:
@@ -368,17 +478,47 @@ class _Group:
             self._known[bytes.fromhex(version.id)] = State.REMOVED
 
     def _is_deleted(self, operation: Operation, id: bytes) -> bool:
-        author = bytes.fromhex(operation.event.pubkey)
-        if operation.event.kind == nostr.DELETION:
+        if operation.event.kind in (nostr.DELETION, nostr.VANISH):
             return False
+        owners = {operation.event.pubkey}
+        if operation.revision is not None and nostr.is_hex(operation.revision.recipient, 64):
+            owners.add(operation.revision.recipient)
         for target in (id, operation.document):
             if target is not None:
-                until = self._writer._value(
-                    "SELECT until FROM deletions WHERE target = ? AND author = ?", (target, author)
-                )
-                if until is not None and (target is id or operation.event.created_at <= until):
-                    return True
+                for author in owners:
+                    until = self._writer._value(
+                        "SELECT until FROM deletions WHERE target = ? AND author = ?", (target, bytes.fromhex(author))
+                    )
+                    if until is not None and (target is id or operation.event.created_at <= until):
+                        return True
         return False
+
+    def _has_vanished(self, event: Event) -> bool:
+        """Whether it belongs to somebody who has asked to vanish since: written by them, or wrapped for them."""
+        owners = [event.pubkey, *(event.values("p") if event.kind == GIFT_WRAP else ())]
+        return event.kind != nostr.VANISH and any(
+            event.created_at <= self._writer._vanished.get(owner, -1) for owner in owners
+        )
+
+    def _vanish(self, request: Event) -> None:
+        """Carry out a request to vanish (NIP-62): what was theirs goes, and does not come back."""
+        self._write()
+        until = max(request.created_at, self._writer._vanished.get(request.pubkey, -1))
+        self._writer._vanished[request.pubkey] = until
+        self._db.execute("INSERT OR REPLACE INTO vanished VALUES (?, ?, 0)", (request.pubkey, until))
+        self._tip, dropped = self._writer._vanish(VANISH_AT_ONCE, self._tip)
+        self._gone(dropped)
+
+    def _gone(self, dropped: Sequence[_Dropped]) -> None:
+        """What this group knew of may just have lost its payload."""
+        positions = {one.position for one in dropped}
+        for one in dropped:
+            self._known[bytes.fromhex(one.removal.id)] = State.REMOVED
+            if one.removal.revision is not None:
+                self._revisions.removed(one.removal)
+        for document, current in self._heads.items():  # of what can be replaced; snapshots stay where they are
+            if any(head.position in positions for head in current) and not any(head.clock for head in current):
+                self._heads[document] = [head for head in current if head.position not in positions]
 
     def _delete(self, deletion: Event) -> None:
         """Carry out a deletion (NIP-09): one's own events by id, one's own documents up to its time."""
@@ -393,9 +533,9 @@ class _Group:
                 positions += [
                     row[0]
                     for row in self._writer._all(
-                        f"SELECT o.position FROM {operations_by_id(1)} "
-                        "AND o.author = ? AND o.kind <> ? AND o.state = 0",
-                        (target, author, nostr.DELETION),
+                        f"SELECT o.position FROM {operations_by_id(1)} AND o.kind NOT IN (?2, ?3) AND o.state = 0 AND "
+                        "(o.author = ?4 OR (SELECT r.recipient FROM revisions r WHERE r.position = o.position) = ?5)",
+                        (target, nostr.DELETION, nostr.VANISH, author, deletion.pubkey),
                     )
                 ]
         for value in deletion.values("a"):
@@ -418,14 +558,10 @@ class _Group:
             targets,
         )
         self._writer._anything_deleted |= bool(targets)
-        self._writer._drop(positions, State.REMOVED, "1")
-        gone = set(positions)
-        for chunk in chunks(positions, 256):
-            for row in self._writer._all(f"SELECT id FROM operations WHERE position IN ({marks(chunk)})", chunk):
-                self._known[row[0]] = State.REMOVED
-        for document, current in self._heads.items():  # of what can be replaced; snapshots stay where they are
-            if any(head.position in gone for head in current) and not any(head.clock for head in current):
-                self._heads[document] = [head for head in current if head.position not in gone]
+        dropped = self._writer._drop(positions, State.REMOVED, DELETED.reason)
+        self._tip = self._writer._tell(dropped, self._tip)
+        if dropped:
+            self._gone(dropped)
 
     def _write(self) -> None:
         db = self._db
@@ -433,10 +569,12 @@ class _Group:
         insert(db, "payloads", 2, self._raws)
         insert(db, "fresh_ids", 2, self._ids)
         insert(db, "tags", 3, self._tags)
+        if self._wrapped:
+            self._revisions.write()
         for chunk in chunks(self._demoted, 256):
             db.execute(f"UPDATE operations SET head = 0 WHERE position IN ({marks(chunk)})", chunk)
         if self._superseded:
-            self._writer._drop(self._superseded, State.REMOVED, "1")
+            self._writer._drop(self._superseded, State.REMOVED, "superseded")
         for key, used in self._used.items():
             db.execute("UPDATE access_keys SET used_bytes = used_bytes + ? WHERE key = ?", (used, key))
         self._writer._fresh += len(self._ids) // 2

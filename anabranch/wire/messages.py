@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from anabranch.core.operation import Family, Operation, Standing
+from anabranch.core.revisions import STRATEGY
 from anabranch.core.token import Position
 
 encode = msgspec.json.Encoder().encode
@@ -48,6 +49,15 @@ def compacted(subscription: str, id: str, position: Position | None = None) -> b
     return encode(("EVENT-STATUS", subscription, status))
 
 
+def compacted_revision(
+    subscription: str, revision: str, id: str | None = None, position: Position | None = None
+) -> bytes:
+    status: dict[str, Any] = {"rev": revision, "status": "payload_compacted"}
+    if id is not None:
+        status |= {"id": id, "seq": position}
+    return encode(("EVENT-STATUS", subscription, status))
+
+
 def changes_status(subscription: str, position: Position) -> bytes:
     return encode(("CHANGES", subscription, "STATUS", {"mode": "bootstrap", "snapshot_seq": position}))
 
@@ -58,6 +68,22 @@ def changes_eose(subscription: str, position: Position) -> bytes:
 
 def changes_error(subscription: str, text: str) -> bytes:
     return encode(("CHANGES", subscription, "ERR", text))
+
+
+def changes_deleted(subscription: str, position: Position, id: str, reason: str) -> bytes:
+    return encode(("CHANGES", subscription, "DELETED", position, id, reason))
+
+
+def neg_status(subscription: str, position: Position) -> bytes:
+    return encode(("NEG-STATUS", subscription, {"strategy": STRATEGY, "snapshot_seq": position}))
+
+
+def neg_message(subscription: str, message: bytes) -> bytes:
+    return encode(("NEG-MSG", subscription, message.hex()))
+
+
+def neg_error(subscription: str, text: str, *more: int) -> bytes:
+    return encode(("NEG-ERR", subscription, text, *more))
 
 
 # Events go out as the bytes they came in: a frame is an opening, the raw event and a closing.
@@ -89,6 +115,8 @@ def events(opening: bytes, raws: Sequence[bytes]) -> bytes:
 def stored_text(operation: Operation) -> str:
     if operation.family is Family.SNAPSHOT:
         return f"stored: snapshot {operation.event.id}"
+    if operation.revision is not None:
+        return f"stored: revision {operation.revision.revision}"
     if operation.standing is Standing.ORDINARY:
         return ""
     return f"stored: {operation.standing} event kind={operation.event.kind}"
@@ -97,9 +125,16 @@ def stored_text(operation: Operation) -> str:
 def duplicate_text(operation: Operation) -> str:
     if operation.family is Family.SNAPSHOT:
         return "duplicate: snapshot already exists"
+    if operation.family is Family.REVISION:
+        return "duplicate: revision already exists"
     return "duplicate: event already exists"
 
 
+TOO_MANY = "blocked: too many query results"
+NO_ROOM = "blocked: too many reconciliations are under way; try again later"
+TOO_LONG = "closed: you took too long to respond"
+NO_ANSWER_AWAITED = "closed: messages came faster than they were answered"
+NEG_CLOSED = "negentropy session closed"
 SUPERSEDED = "duplicate: a newer version exists"
 FORGED = "invalid: signature does not match the event"
 UNPROVEN = "error: the signature could not be checked; try again"

@@ -8,21 +8,23 @@ tests drive the same object.
 from __future__ import annotations
 
 import hmac
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import msgspec
 
 from anabranch.core import changes, nostr
 from anabranch.core import filter as filters
-from anabranch.core.changes import ChangesRequest
+from anabranch.core.changes import ChangesRequest, RevisionQuery
 from anabranch.core.filter import Filter
 from anabranch.core.nostr import Event, Invalid, Limits
 from anabranch.core.operation import KindPolicy, Operation, Unsupported, classify
+from anabranch.core.revisions import GIFT_WRAP
 from anabranch.wire import messages
 
 AUTH_TOLERANCE = 600  # seconds, either way
 AUTHORS_MAX = 100  # pubkeys of one connection
+ONE_RECIPIENT = "NEG-OPEN requires exactly one #p recipient for revision sync"
 KEY_LOST = "restricted: the access key holds no longer"
 
 # --- effects -------------------------------------------------------------------------------------------------------
@@ -63,6 +65,25 @@ class Changes(msgspec.Struct, frozen=True):
     request: ChangesRequest
 
 
+class Reconcile(msgspec.Struct, frozen=True):
+    """Open a reconciliation: of the events a filter matches (NIP-77), or of a recipient's current revisions."""
+
+    subscription: str
+    query: Filter | RevisionQuery
+    message: bytes | None = None
+
+
+class ReconcileOn(msgspec.Struct, frozen=True):
+    """The next message of a reconciliation."""
+
+    subscription: str
+    message: bytes
+
+
+class ReconcileEnd(msgspec.Struct, frozen=True):
+    subscription: str
+
+
 class Cancel(msgspec.Struct, frozen=True):
     """End a subscription, if there is one of that name."""
 
@@ -73,7 +94,7 @@ class Hangup(msgspec.Struct, frozen=True):
     reason: str
 
 
-Effect = Send | Publish | Prove | Query | Count | Changes | Cancel | Hangup
+Effect = Send | Publish | Prove | Query | Count | Changes | Reconcile | ReconcileOn | ReconcileEnd | Cancel | Hangup
 
 # --- the rules a session runs under ----------------------------------------------------------------------------------
 
@@ -96,6 +117,7 @@ class Rules(msgspec.Struct, frozen=True):
     filters: int = 20
     filter_values: int = 2_000
     open_values: int = 20_000
+    reconciliations: int = 16
     bad_messages: int = 1_000
     grants: Callable[[], list[Grant] | None] = lambda: None
     """The access keys that hold just now; None when there are none at all, and then none is asked for."""
@@ -118,7 +140,7 @@ _EVENT = b'["EVENT",'
 class Session:
     """A connection's side of the protocol."""
 
-    __slots__ = ("_bad", "_challenge", "_rules", "authors", "grant", "open")
+    __slots__ = ("_bad", "_challenge", "_rules", "authors", "grant", "open", "reconciling")
 
     def __init__(self, rules: Rules, challenge: str) -> None:
         self._rules = rules
@@ -127,6 +149,7 @@ class Session:
         self.authors: frozenset[str] = frozenset()  # proven by AUTH
         self.grant: Grant | None = None  # shown by TOKEN
         self.open: dict[str, int] = {}  # subscriptions, replaying or live, and how many values their filters have
+        self.reconciling: dict[str, bool] = {}  # reconciliations under way, and whether of revisions
 
     def greeting(self) -> list[Effect]:
         return [Send(messages.auth(self._challenge))] if self._rules.private else []
@@ -183,7 +206,7 @@ class Session:
             return self._answer_bad(messages.ok(event.id, False, f"invalid: {error}"))
         except Unsupported as error:
             return self._answer_bad(messages.ok(event.id, False, f"unsupported: {error}"))
-        if rules.private and (text := self._may_write(event)):
+        if rules.private and (text := self._may_write(operation)):
             return self._answer_bad(messages.ok(event.id, False, text))
         self._bad = 0
         return [Publish(operation, self.grant.key if self.grant else None)]
@@ -199,10 +222,16 @@ class Session:
             return self._refuse(text if isinstance(value, dict) else _EVENT_SHAPE)
         return self._answer_bad(messages.ok(id, False, text))
 
-    def _may_write(self, event: Event) -> str | None:
+    def _may_write(self, operation: Operation) -> str | None:
+        if operation.revision is not None:
+            if not self.authors:
+                return "auth-required: authentication required for revision writes"
+            if operation.revision.recipient not in self.authors:
+                return "restricted: can only write revision state addressed to you"
+            return None
         if not self.authors:
             return "auth-required: authentication required for snapshot writes"
-        if event.pubkey not in self.authors:
+        if operation.event.pubkey not in self.authors:
             return "restricted: can only write your own snapshot state"
         return None
 
@@ -246,12 +275,31 @@ class Session:
         return [*before, make(name, wanted)]
 
     def _may_query(self, wanted: tuple[Filter, ...]) -> str | None:
+        for filter in wanted:
+            if text := self._may_read(filter):
+                return text
+        return None
+
+    def _may_read(self, filter: Filter) -> str | None:
+        """On a private node one reads what one wrote, and the revisions that are addressed to one."""
+        tags = dict(filter.tags)
+        if filter.kinds == frozenset({GIFT_WRAP}) or "r" in tags:
+            return self._may_read_revisions(tags.get("p"), "queries", "state")
         if not self.authors:
             return "auth-required: authentication required for snapshot queries"
-        if any(filter.authors is None for filter in wanted):
+        if filter.authors is None:
             return "restricted: snapshot queries must include an authors filter"
-        if any(not filter.authors <= self.authors for filter in wanted if filter.authors is not None):
+        if not filter.authors <= self.authors:
             return "restricted: can only query your own snapshot state"
+        return None
+
+    def _may_read_revisions(self, recipients: Collection[str] | None, what: str, whose: str) -> str | None:
+        if not self.authors:
+            return f"auth-required: authentication required for revision {what.lower()}"
+        if not recipients:
+            return f"restricted: revision {what} must include a #p filter"
+        if not self.authors.issuperset(recipients):
+            return f"restricted: can only query revision {whose} addressed to you"
         return None
 
     def _close(self, values: list[Any], now: int) -> list[Effect]:
@@ -291,13 +339,17 @@ class Session:
             return self._answer_bad(messages.changes_error(name, str(error)), *before)
         if len(self.open) >= self._rules.subscriptions:
             return self._answer_bad(messages.changes_error(name, "too many subscriptions"), *before)
-        if sum(self.open.values()) + request.query.size > self._rules.open_values:
+        if sum(self.open.values()) + changes.size(request.query) > self._rules.open_values:
             return self._answer_bad(messages.changes_error(name, "too many filter values"), *before)
-        self.open[name] = request.query.size
+        self.open[name] = changes.size(request.query)
         self._bad = 0
         return [*before, Changes(name, request)]
 
     def _may_follow(self, raw: dict[str, Any]) -> None:
+        if changes.for_revisions(raw):
+            if text := self._may_read_revisions(_strings(raw.get("#p")), "CHANGES", "changes"):
+                raise Invalid(text)
+            return
         if not self.authors:
             raise Invalid("auth-required: authentication required for snapshot changes")
         authors = raw.get("authors")
@@ -305,6 +357,71 @@ class Session:
             raise Invalid("restricted: snapshot CHANGES must include an authors filter")
         if any(not isinstance(author, str) or author not in self.authors for author in authors):
             raise Invalid("restricted: can only query your own snapshot changes")
+
+    # --- NEG-OPEN, NEG-MSG, NEG-CLOSE ---
+
+    def _neg_open(self, values: list[Any], now: int) -> list[Effect]:
+        """Three elements open a reconciliation of current revisions, four one of events (NIP-77)."""
+        if len(values) not in (2, 3) or not isinstance(values[0], str):
+            return self._refuse("invalid: NEG-OPEN requires a string subscription id, a filter and a message")
+        name, raw = values[:2]
+        if not self._nameable(name):
+            return self._refuse(self._name_text())
+        if isinstance(raw, list) and len(raw) == 1:  # as one client sends it
+            raw = raw[0]
+        before = self._end_reconciliation(name)
+        try:
+            opened = self._reconciliation(name, raw, *values[2:])
+        except Invalid as error:
+            return self._answer_bad(messages.neg_error(name, str(error)), *before)
+        if len(self.reconciling) >= self._rules.reconciliations:
+            return self._answer_bad(messages.neg_error(name, messages.NO_ROOM), *before)
+        self.reconciling[name] = opened.message is None
+        self._bad = 0
+        return [*before, opened]
+
+    def _reconciliation(self, name: str, raw: Any, *initial: Any) -> Reconcile:
+        if not isinstance(raw, dict):
+            raise Invalid("invalid: NEG-OPEN requires an object filter")
+        if not initial:
+            if self._rules.private and (text := self._may_read_revisions(_strings(raw.get("#p")), "queries", "state")):
+                raise Invalid(text)
+            return Reconcile(name, changes.revision_query(raw, self._rules.filter_values, ONE_RECIPIENT))
+        try:
+            filter = filters.parse(raw, self._rules.filter_values)
+        except Invalid as error:
+            raise Invalid(f"invalid: {error}") from None
+        if self._rules.private and (text := self._may_query((filter,))):
+            raise Invalid(text)
+        if (message := _unhex(initial[0])) is None:
+            raise Invalid("invalid: the message must be hex")
+        return Reconcile(name, filter, message)
+
+    def _neg_msg(self, values: list[Any], now: int) -> list[Effect]:
+        if len(values) != 2 or not all(isinstance(value, str) for value in values):
+            return self._refuse("invalid: NEG-MSG requires a string subscription id and a message")
+        name = values[0]
+        if not self._nameable(name):
+            return self._refuse(self._name_text())
+        if name not in self.reconciling:
+            return self._answer_bad(messages.neg_error(name, f"unknown negentropy session: {name}"))
+        if (message := _unhex(values[1])) is None:
+            ended = self._end_reconciliation(name)
+            return self._answer_bad(messages.neg_error(name, "invalid: the message must be hex"), *ended)
+        return [ReconcileOn(name, message)]
+
+    def _neg_close(self, values: list[Any], now: int) -> list[Effect]:
+        if len(values) != 1 or not isinstance(values[0], str):
+            return self._refuse("invalid: NEG-CLOSE requires a string subscription id")
+        if not self._nameable(values[0]):
+            return self._refuse(self._name_text())
+        of_events = self.reconciling.get(values[0]) is False
+        ended = self._end_reconciliation(values[0])
+        # NIP-77 has no answer to a NEG-CLOSE; revision sync has one, however often it is sent.
+        return ended if of_events else [*ended, Send(messages.closed(values[0], messages.NEG_CLOSED))]
+
+    def _end_reconciliation(self, name: str) -> list[Effect]:
+        return [] if self.reconciling.pop(name, None) is None else [ReconcileEnd(name)]
 
     # --- TOKEN and AUTH ---
 
@@ -318,6 +435,7 @@ class Session:
         if self.grant is not None and self.grant.key != grant.key:  # what was proven under another key is over
             self.authors = frozenset()
             ended = [effect for name in list(self.open) for effect in self._replace(name)]
+            ended += [effect for name in list(self.reconciling) for effect in self._end_reconciliation(name)]
         self.grant = grant
         return [*ended, Send(messages.token(values[0], True))]
 
@@ -346,7 +464,7 @@ class Session:
         if not hmac.compare_digest((event.first("challenge") or "").encode(), self._challenge.encode()):
             return "invalid: challenge does not match"
         relay = event.first("relay")
-        if not relay or (rules.relay_url is not None and _authority(relay) != _authority(rules.relay_url)):
+        if not relay or (rules.relay_url is not None and nostr.authority(relay) != nostr.authority(rules.relay_url)):
             return "invalid: the relay tag does not name this relay"
         if len(self.authors) >= AUTHORS_MAX:
             return f"restricted: at most {AUTHORS_MAX} pubkeys on one connection"
@@ -372,6 +490,10 @@ class Session:
         """A subscription has come to its end by itself."""
         self.open.pop(subscription, None)
 
+    def reconciled(self, subscription: str) -> None:
+        """A reconciliation was ended by the relay."""
+        self.reconciling.pop(subscription, None)
+
 
 _EVENT_SHAPE = "invalid: EVENT requires an event object"
 
@@ -381,11 +503,21 @@ _HANDLERS: dict[str, Callable[[Session, list[Any], int], list[Effect]]] = {
     "COUNT": Session._count,
     "CLOSE": Session._close,
     "CHANGES": Session._changes,
+    "NEG-OPEN": Session._neg_open,
+    "NEG-MSG": Session._neg_msg,
+    "NEG-CLOSE": Session._neg_close,
     "AUTH": Session._auth,
     "TOKEN": Session._token,
 }
 
 
-def _authority(url: str) -> str:
-    """Host and port of a relay url: all that must agree (NIP-42)."""
-    return url.lower().partition("://")[2].partition("/")[0]
+def _strings(value: Any) -> list[str] | None:
+    """The value, if it is a list of strings; what it should be is said elsewhere."""
+    return value if isinstance(value, list) and all(isinstance(item, str) for item in value) else None
+
+
+def _unhex(value: Any) -> bytes | None:
+    try:
+        return bytes.fromhex(value) if isinstance(value, str) and value.isascii() else None
+    except ValueError:
+        return None

@@ -43,7 +43,7 @@ def test_status_names_the_holder_and_the_retention_set_at_run_time(run: Callable
 
 
 COMPACT_KEYS = {
-    *("dry_run", "by", "policy", "compacts", "floor", "compacted_snapshots", "compacted_bytes"),
+    *("dry_run", "by", "policy", "compacts", "floor", "compacted_snapshots", "compacted_revisions", "compacted_bytes"),
     *("forgotten_documents", "forgotten_bytes", "expired", "expired_bytes", "file_bytes_before", "file_bytes_after"),
 }
 

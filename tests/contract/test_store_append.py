@@ -8,7 +8,7 @@ from model import Model
 from stores import NOW, Opened, Stores
 
 from anabranch.core import nostr
-from anabranch.core.changes import ChangesQuery
+from anabranch.core.changes import SnapshotQuery
 from anabranch.core.filter import Filter
 from anabranch.core.operation import Action, Family, State
 from anabranch.store.contract import Duplicate, Refused, Stored, Superseded
@@ -309,7 +309,7 @@ def test_groups_are_decided_as_if_operations_had_come_one_by_one(stores: Stores,
 def test_what_has_expired_is_not_served_even_before_it_is_removed(opened: Opened):
     note = snapshot(expires_at=NOW)
     opened.append(note, event(1, [["expiration", str(NOW)], ["t", "x"]]))
-    query, filters = ChangesQuery(AUTHORS[0]), [Filter(), Filter(tags=(("t", frozenset({"x"})),))]
+    query, filters = SnapshotQuery(AUTHORS[0]), [Filter(), Filter(tags=(("t", frozenset({"x"})),))]
     for now, served in ((NOW - 1, 1), (NOW, 0)):
         assert len(opened.reader.bootstrap(query, None, now).positions) == served
         assert len(opened.reader.changes(query, 0, None, 10, False, now).entries) == served

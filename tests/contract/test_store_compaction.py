@@ -10,7 +10,7 @@ from model import Model
 from stores import NOW, Opened, Stores
 
 from anabranch.core import retention, token
-from anabranch.core.changes import ChangesQuery
+from anabranch.core.changes import SnapshotQuery
 from anabranch.core.filter import Filter
 from anabranch.core.operation import State
 from anabranch.core.retention import DAY, Mode, Policy, ReplayWindow
@@ -120,8 +120,8 @@ def test_compaction_at_any_moment_does_what_the_rules_say_and_changes_no_head(st
             floor = log.floor
             assert log.tip == model.tip
         for author in AUTHORS:
-            found = opened.reader.bootstrap(ChangesQuery(author), None, 0).positions
-            assert opened.ids(found) == model.bootstrap(ChangesQuery(author), None, 0)
+            found = opened.reader.bootstrap(SnapshotQuery(author), None, 0).positions
+            assert opened.ids(found) == model.bootstrap(SnapshotQuery(author), None, 0)
             assert len(opened.reader.payloads(found)) == len(found), "every head can be fetched"
         assert opened.reader.damage() == []
         statistics = opened.reader.statistics()
@@ -173,7 +173,7 @@ def test_what_was_compacted_is_no_longer_found_but_stays_in_the_log(opened: Open
     old, new = snapshot(clock={"a": 1}), snapshot(clock={"a": 2})
     opened.append(old, new)
     run(opened, Policy(Mode.CURRENT_ONLY, payload_days=0))
-    query = ChangesQuery(AUTHORS[0])
+    query = SnapshotQuery(AUTHORS[0])
     asked = Filter(ids=frozenset({old.id}))
     assert len(opened.reader.select([asked], 9, 0).positions) == opened.reader.count([asked], 0) == 0
     assert len(opened.reader.select([Filter(tags=(("d", frozenset("A")),))], 9, 0).positions) == 1
@@ -198,7 +198,7 @@ def test_documents_are_compacted_in_steps_and_none_is_left_out(opened: Opened):
 
 def test_what_a_bootstrap_still_has_to_send_is_kept_for_it(opened: Opened):
     opened.append(snapshot(clock={"a": 1}))
-    selection = opened.reader.bootstrap(ChangesQuery(AUTHORS[0]), None, 0)
+    selection = opened.reader.bootstrap(SnapshotQuery(AUTHORS[0]), None, 0)
     opened.append(snapshot(clock={"a": 2}), snapshot(clock={"a": 3}))
     run(opened, Policy(Mode.CURRENT_ONLY, payload_days=0), horizons=(selection.tip,))
     assert len(opened.reader.payloads(selection.positions)) == 1
@@ -311,7 +311,7 @@ def test_positions_are_never_used_again_even_when_the_last_documents_are_gone(op
 def test_feeds_and_facts_step_over_what_was_forgotten(opened: Opened):
     opened.append(snapshot("first"), *tombstones(1), snapshot("last"))
     run(opened, Policy(deleted_documents=0))
-    page = opened.reader.changes(ChangesQuery(AUTHORS[0]), 0, None, 9)
+    page = opened.reader.changes(SnapshotQuery(AUTHORS[0]), 0, None, 9)
     assert ([e.position for e in page.entries], page.complete_to, page.log.floor) == ([1, 4], 4, 4)
 
 

@@ -24,7 +24,7 @@ from model import Model
 from stores import NOW, Opened, Stores
 
 from anabranch.core import nostr
-from anabranch.core.changes import ChangesQuery
+from anabranch.core.changes import SnapshotQuery
 from anabranch.core.filter import Filter, parse
 from anabranch.core.nostr import Invalid
 from anabranch.core.operation import Action, State, classify
@@ -32,7 +32,7 @@ from anabranch.core.snapshots import NOTE
 from anabranch.store.contract import Duplicate, Offer, Stored
 
 queries = st.builds(
-    ChangesQuery,
+    SnapshotQuery,
     st.sampled_from(AUTHORS),
     st.one_of(st.none(), st.none(), st.frozensets(st.sampled_from([NOTE, OTHER_NOTE]))),
     st.one_of(st.none(), st.none(), st.frozensets(st.sampled_from(COORDINATES), max_size=3)),
@@ -121,7 +121,7 @@ def test_a_bootstrap_is_the_heads_then_the_filters_then_the_limit(stores: Stores
 def test_a_page_is_complete_up_to_its_last_entry_or_to_the_end(opened: Opened):
     mine = [snapshot(f"{n}") for n in range(3)]
     opened.append(mine[0], event(1), mine[1], mine[2], event(1, content="last"))
-    query = ChangesQuery(AUTHORS[0])
+    query = SnapshotQuery(AUTHORS[0])
 
     def complete_to(since, until, limit):
         return opened.reader.changes(query, since, until, limit).complete_to
@@ -135,12 +135,12 @@ def test_a_page_is_complete_up_to_its_last_entry_or_to_the_end(opened: Opened):
     assert complete_to(0, 2, 9) == 2
     assert complete_to(3, 2, 9) == 3
     assert complete_to(0, 99, 9) == 5
-    assert opened.reader.changes(ChangesQuery(AUTHORS[1]), 0, None, 9).complete_to == 5
+    assert opened.reader.changes(SnapshotQuery(AUTHORS[1]), 0, None, 9).complete_to == 5
 
 
 def test_a_page_of_no_entries_promises_nothing(opened: Opened):
     opened.append(snapshot())
-    page = opened.reader.changes(ChangesQuery(AUTHORS[0]), 0, None, 0)
+    page = opened.reader.changes(SnapshotQuery(AUTHORS[0]), 0, None, 0)
     assert (page.entries, page.complete_to) == ([], 0)
 
 
@@ -277,7 +277,7 @@ def test_many_large_filters_are_counted_together(opened: Opened):
 
 def test_a_reader_sees_whole_groups_only_and_each_call_one_moment(opened: Opened):
     opened.append(snapshot("1"))
-    query = ChangesQuery(AUTHORS[0])
+    query = SnapshotQuery(AUTHORS[0])
     selection = opened.reader.bootstrap(query, None, 0)
     opened.append(snapshot("2"), snapshot("3"))
     assert (list(selection.positions), selection.tip) == ([1], 1)
@@ -313,7 +313,7 @@ def test_ids_that_begin_alike_are_told_apart(opened: Opened):
 def test_a_reader_beside_the_writer_never_sees_half_a_group(opened: Opened):
     """Every group writes all five documents anew; every bootstrap finds the five of one group, and its tip."""
     rounds, stop, torn = 200, threading.Event(), []
-    query = ChangesQuery(AUTHORS[0])
+    query = SnapshotQuery(AUTHORS[0])
 
     def look() -> None:
         reader = opened.store.open_reader()

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from model import carries
 
 from anabranch.core import changes
-from anabranch.core.changes import ChangesQuery, ChangesRequest, Mode
+from anabranch.core.changes import ChangesRequest, Mode, SnapshotQuery
 from anabranch.core.nostr import Invalid
 from anabranch.core.operation import Action
 from anabranch.core.snapshots import NOTE
@@ -25,12 +25,12 @@ def test_every_field_is_read():
         "mode": "tail", "authors": [A], "kinds": [NOTE], "#d": ["x"], "#o": ["del"], "#c": ["c"], "since": 3,
         "until_seq": 9, "limit": 0, "live": True, "include_compacted": True,
     }  # fmt: skip
-    query = ChangesQuery(A, frozenset({NOTE}), frozenset({"x"}), frozenset({Action.DELETE}), frozenset({"c"}))
+    query = SnapshotQuery(A, frozenset({NOTE}), frozenset({"x"}), frozenset({Action.DELETE}), frozenset({"c"}))
     assert parse(raw) == ChangesRequest(Mode.TAIL, query, 3, 9, 0, True, True)
 
 
 def test_a_missing_mode_is_tail_from_the_start():
-    assert parse({"authors": [A]}) == ChangesRequest(Mode.TAIL, ChangesQuery(A))
+    assert parse({"authors": [A]}) == ChangesRequest(Mode.TAIL, SnapshotQuery(A))
 
 
 @pytest.mark.parametrize("raw", [{}, {"authors": []}, {"authors": [A, A]}, {"authors": A}, {"authors": None}])
@@ -63,7 +63,7 @@ def test_an_unknown_action_asks_for_nothing_and_not_for_everything():
 
 
 queries = st.builds(
-    ChangesQuery,
+    SnapshotQuery,
     st.sampled_from(AUTHORS[:2]),
     st.one_of(st.none(), st.frozensets(st.sampled_from([NOTE, OTHER_NOTE]))),
     st.one_of(st.none(), st.frozensets(st.sampled_from(COORDINATES), max_size=2)),
@@ -78,7 +78,7 @@ def test_a_feed_carries_what_meets_every_condition(query, snapshot):
 
 
 def test_a_feed_carries_snapshots_only():
-    assert not changes.matches(ChangesQuery(A), operation(event(30_023, [["d", "A"]])))
+    assert not changes.matches(SnapshotQuery(A), operation(event(30_023, [["d", "A"]])))
 
 
 def test_the_words_of_a_gap_tell_the_client_where_to_begin():

@@ -48,7 +48,7 @@ def test_an_addressable_event_has_a_document_for_each_d(kind):
     assert _classify(event(kind, [["d", "x"], ["d", "y"]])).document == named.document
 
 
-@pytest.mark.parametrize("kind", [1, 2, 4, 5, 7, 1_059, 9_999, 20_000, 29_999, 50_000, 65_535])
+@pytest.mark.parametrize("kind", [1, 2, 4, 5, 7, 9_999, 20_000, 29_999, 50_000, 65_535])
 def test_every_other_event_is_a_version_of_nothing(kind):
     found = _classify(event(kind, [["d", "x"]]))
     assert found.document is None

@@ -154,7 +154,7 @@ def test_a_document_without_any_head_mark_is_found(folder: Path, change: Callabl
 
 def test_a_wrong_head_mark_is_found(folder: Path, change: Callable[..., None]) -> None:
     change("UPDATE operations SET head = 1 WHERE position = 7")
-    assert only(verify(folder)) == (7, "is marked as a head and another one dominates it")
+    assert only(verify(folder)) == (7, "is marked as a head and another one supersedes it")
 
 
 def test_a_head_mark_on_what_is_compacted_is_found(folder: Path, change: Callable[..., None]) -> None:

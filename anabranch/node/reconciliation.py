@@ -1,0 +1,212 @@
+"""Reconciliation at work: what a peer and this node both have is found by negentropy, set against set.
+
+A session's set is frozen when it opens. The sets of filters that come again are kept, and follow the log: what is
+published or removed is noted, and worked in when the set is next asked for, so that opening a session over a million
+events reads nothing. Sessions are bounded in number, size and idle time, and end with their socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol, TypeVar
+
+from anabranch.core import filter as filters
+from anabranch.core.changes import RevisionQuery
+from anabranch.core.filter import Filter
+from anabranch.core.negentropy import Items, Malformed, Reconciler
+from anabranch.core.operation import Operation, Removal
+from anabranch.core.token import Position
+from anabranch.node import now
+from anabranch.node.metrics import Metrics
+from anabranch.store.contract import ItemRows, Reader, StoreError, TooMany, TooSlow
+from anabranch.wire import frames, messages
+from anabranch.wire.session import Reconcile
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+KEPT_SETS = 16
+CHANGES_MAX = 65_536  # that a kept set has not worked in; beyond them it is read anew
+UNREAD_MAX = 4  # messages that may wait for their turn
+
+
+class Peer(Protocol):
+    """The connection that a session answers."""
+
+    def send(self, data: bytes) -> None: ...
+    async def read(self, read: Callable[[Reader], T]) -> T: ...
+    def reconciliation_ended(self, session: Session) -> None: ...
+
+
+class Session:
+    """One reconciliation of one connection."""
+
+    def __init__(self, asked: Reconcile) -> None:
+        self.name = asked.subscription
+        self.asked = asked
+        self.inbox: asyncio.Queue[bytes] = asyncio.Queue(UNREAD_MAX)
+        self.task: asyncio.Task[None] | None = None
+
+    def receive(self, message: bytes) -> bool:
+        """Whether there was room for it: who does not wait for answers is not waited for."""
+        try:
+            self.inbox.put_nowait(message)
+        except asyncio.QueueFull:
+            return False
+        return True
+
+
+class _Kept:
+    """The set of one filter, and what has changed since it was last asked for."""
+
+    def __init__(self) -> None:
+        self.items: Items | None = None
+        self.added: list[tuple[int, bytes]] = []
+        self.removed: list[tuple[int, bytes]] = []
+        self.lock = asyncio.Lock()
+
+
+class Sets:
+    """The sets of filters that were asked for of late, kept up with the log. On the event loop's thread alone."""
+
+    def __init__(self, items_max: int, bytes_max: int) -> None:
+        self._items_max = items_max
+        self._bytes_max = bytes_max
+        self._kept: OrderedDict[Filter, _Kept] = OrderedDict()
+
+    @property
+    def bytes(self) -> int:
+        return sum(kept.items.memory_bytes for kept in self._kept.values() if kept.items is not None)
+
+    async def of(self, peer: Peer, filter: Filter) -> Items:
+        """The set of a filter as it is published now."""
+        if filter.limit is not None:  # the newest few: another set at every moment
+            return await peer.read(lambda reader: self._read(reader, filter))
+        kept = self._kept.setdefault(filter, _Kept())
+        self._kept.move_to_end(filter)
+        async with kept.lock:
+            if kept.items is None:
+                kept.added, kept.removed = [], []  # what changes from here on is noted, whether it will be read or not
+                kept.items = await peer.read(lambda reader: self._read(reader, filter))
+            if kept.added or kept.removed:
+                gone = set(kept.removed)
+                added, removed = [item for item in kept.added if item not in gone], kept.removed
+                kept.added, kept.removed = [], []
+                items = kept.items
+                kept.items = await asyncio.to_thread(items.changed, added, removed)
+                if len(kept.items) > self._items_max:
+                    self._kept.pop(filter, None)
+                    raise TooMany(f"more than {self._items_max} items")
+            self._make_room(filter)
+            return kept.items
+
+    def _read(self, reader: Reader, filter: Filter) -> Items:
+        return _build(reader.items(filter, self._items_max, now.seconds()))
+
+    def _make_room(self, newest: Filter) -> None:
+        while len(self._kept) > KEPT_SETS or (self.bytes > self._bytes_max and len(self._kept) > 1):
+            oldest = next(iter(self._kept))
+            if oldest == newest:
+                break
+            del self._kept[oldest]
+
+    def published(self, operations: Iterable[Operation]) -> None:
+        if not self._kept:
+            return
+        for operation in operations:
+            event = operation.event
+            for filter, kept in self._kept.items():
+                if filters.matches(filter, event):
+                    kept.added.append((event.created_at, bytes.fromhex(event.id)))
+        self._forget_the_busy()
+
+    def removed(self, removals: Sequence[Removal]) -> None:
+        if not self._kept or not removals:
+            return
+        gone = [(removal.created_at, bytes.fromhex(removal.id)) for removal in removals]
+        for kept in self._kept.values():
+            kept.removed += gone
+        self._forget_the_busy()
+
+    def _forget_the_busy(self) -> None:
+        for filter, kept in list(self._kept.items()):
+            if len(kept.added) + len(kept.removed) > CHANGES_MAX and not kept.lock.locked():
+                del self._kept[filter]
+
+
+class Reconciliation:
+    """Every session of a node."""
+
+    def __init__(
+        self, metrics: Metrics, items_max: int, bytes_max: int, idle_seconds: float, message_bytes: int
+    ) -> None:
+        self._metrics = metrics
+        self._items_max = items_max
+        self._bytes_max = bytes_max
+        self._idle_seconds = idle_seconds
+        self._frame_bytes = max(4_096, (message_bytes - 512) // 2)  # they go out as hex
+        self._open: dict[Session, Items] = {}
+        self.sets = Sets(items_max, bytes_max // 2)
+
+    @property
+    def sessions(self) -> int:
+        return len(self._open)
+
+    async def run(self, peer: Peer, session: Session) -> None:
+        """Serve a session to its end."""
+        try:
+            await self._serve(peer, session)
+        except TooMany:
+            self._refuse(peer, session, messages.TOO_MANY, self._items_max)
+        except Malformed as error:
+            self._refuse(peer, session, f"invalid: {error}")
+        except TimeoutError:
+            self._refuse(peer, session, messages.TOO_LONG)
+        except TooSlow:
+            self._refuse(peer, session, messages.TOO_SLOW)
+        except StoreError as error:
+            log.error("a set could not be read", extra={"cause": str(error)})
+            self._refuse(peer, session, messages.NOT_READ)
+        finally:
+            self._open.pop(session, None)
+            peer.reconciliation_ended(session)
+
+    async def _serve(self, peer: Peer, session: Session) -> None:
+        items, tip = await self._items(peer, session.asked)
+        if not self._has_room(items):
+            self._refuse(peer, session, messages.NO_ROOM)
+            return
+        self._open[session] = items
+        self._metrics.reconciliations.inc()
+        reconciler = Reconciler(items, self._frame_bytes)
+        message = session.asked.message
+        if message is None:
+            peer.send(frames.text(messages.neg_status(session.name, tip)))
+        while True:
+            if message is None:
+                message = await asyncio.wait_for(session.inbox.get(), self._idle_seconds)
+            asked, message = message, None
+            reply = await peer.read(lambda _, asked=asked: reconciler.respond(asked))  # type: ignore[misc]
+            peer.send(frames.text(messages.neg_message(session.name, reply)))
+
+    async def _items(self, peer: Peer, asked: Reconcile) -> tuple[Items, Position]:
+        query = asked.query
+        if isinstance(query, RevisionQuery):
+            rows = await peer.read(lambda reader: reader.current_revisions(query, self._items_max, now.seconds()))
+            return await asyncio.to_thread(_build, rows), rows.tip
+        return await self.sets.of(peer, query), Position(0)
+
+    def _has_room(self, items: Items) -> bool:
+        """Whether one more set fits beside those of the sessions under way; a set that several share counts once."""
+        shared = {id(one): one.memory_bytes for one in (*self._open.values(), items)}
+        return len(shared) == 1 or sum(shared.values()) <= self._bytes_max
+
+    def _refuse(self, peer: Peer, session: Session, text: str, *more: int) -> None:
+        peer.send(frames.text(messages.neg_error(session.name, text, *more)))
+
+
+def _build(rows: ItemRows) -> Items:
+    return Items.build(rows.timestamps, rows.ids)

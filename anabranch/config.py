@@ -96,7 +96,7 @@ class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         Positive, "bytes that may wait for a reader of live events; one that is further behind is dropped"
     ) = 8_388_608
     reconciliations: doc(Positive, "negentropy sessions of one connection") = 16
-    reconcile_items: doc(Positive, "items of the set that a negentropy session compares") = 1_000_000
+    reconcile_items: doc(Positive, "items of the set that a negentropy session compares") = 2_000_000
     reconcile_seconds: doc(Positive, "how long a negentropy session may be idle") = 60
     reconcile_bytes: doc(Positive, "memory for the sets of all negentropy sessions, and half as much for kept ones") = (
         536_870_912

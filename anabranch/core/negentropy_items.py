@@ -126,9 +126,6 @@ class _Delta:
         removed = np.searchsorted(self.removed_after, staying, "right")
         return staying + removed, removed, added
 
-    def __len__(self) -> int:
-        return len(self.added) + len(self.removed)
-
     @property
     def memory_bytes(self) -> int:
         arrays = (self.added_at, self.removed_at, self.removed_after)
@@ -267,7 +264,8 @@ class Items:
             return self._base.sums[:, places]
         base, removed, added = self._delta.locate(places)
         staying = _difference(self._base.sums[:, base], self._delta.removed.sums[:, removed])
-        return _difference(staying, _difference(np.zeros_like(staying), self._delta.added.sums[:, added]))
+        negative = _difference(np.zeros_like(staying), self._delta.added.sums[:, added])
+        return _difference(staying, negative)
 
 
 def _times(timestamps: Sequence[int] | npt.NDArray[Any]) -> Times:

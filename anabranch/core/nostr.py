@@ -239,7 +239,10 @@ class Keys:
             raise Invalid("the public key is not a point of the curve")
         return point.multiply(self._private.secret).format()[1:]
 
-    def sign(self, kind: int, tags: Sequence[Sequence[str]], content: str, created_at: int) -> Event:
+    def sign(
+        self, kind: int, tags: Sequence[Sequence[str]], content: str, created_at: int, deterministic: bool = False
+    ) -> Event:
+        """A signed event; the same one every time if `deterministic`, else the signature holds fresh randomness."""
         identity = event_id(self.pubkey, created_at, kind, tags, content)
-        signature = self._private.sign_schnorr(bytes.fromhex(identity)).hex()
+        signature = self._private.sign_schnorr(bytes.fromhex(identity), bytes(32) if deterministic else b"").hex()
         return Event(identity, self.pubkey, created_at, kind, [list(tag) for tag in tags], content, signature)

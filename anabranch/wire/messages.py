@@ -131,7 +131,7 @@ def duplicate_text(operation: Operation) -> str:
 
 
 TOO_MANY = "blocked: too many query results"
-NO_ROOM = "blocked: too many reconciliations are under way; try again later"
+NO_ROOM = "rate-limited: no room for one more reconciliation; try again later"
 TOO_LONG = "closed: you took too long to respond"
 NO_ANSWER_AWAITED = "closed: messages came faster than they were answered"
 NEG_CLOSED = "negentropy session closed"

@@ -1,0 +1,254 @@
+"""A client's talk with a relay: what it can hear, and what its machines ask of their shell. No I/O.
+
+`read` takes whatever a relay sent and gives one answer; what is no message of the protocol is `Unknown`, never an
+error, because a peer that babbles is a case like any other. A machine (`Pages`, `ByIds`, `Reconciliation`) is started,
+then told what was heard, that nothing came in time, or that the connection ended; it returns effects. None instead of
+effects means that the answer was not for this machine: then the time in which the peer must get on with it runs on, so
+that no chatter keeps a call alive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import msgspec
+
+from anabranch.core.nostr import Event, Limits
+
+
+class Bounds(msgspec.Struct, frozen=True):
+    """How far a client goes with a relay: every loop and every buffer ends at one of these."""
+
+    frame_bytes: int = 60_000
+    """One of our messages of negentropy. In hex it stays below the 131,072 bytes that relays commonly take."""
+    message_bytes: int = 4 << 20
+    """Any message of the relay's."""
+    page: int = 500
+    """Events asked for at once by time."""
+    chunk: int = 250
+    """Events asked for at once by id."""
+    windows: int = 10_000
+    rounds: int = 20_000
+    need: int = 2_000_000
+    """Ids that the relay has and we lack: about 120 bytes of memory each."""
+    retries: int = 3
+    """Connections that may be lost on one thing, and sessions that the relay may forget."""
+
+
+BOUNDS = Bounds()
+
+# --- what is heard -----------------------------------------------------------------------------------------------
+
+
+class Stored(msgspec.Struct, frozen=True, gc=False):
+    """EVENT: one event of a subscription, as bytes."""
+
+    subscription: str
+    raw: bytes
+
+
+class EndOfStored(msgspec.Struct, frozen=True, gc=False):
+    subscription: str
+
+
+class Closed(msgspec.Struct, frozen=True, gc=False):
+    subscription: str
+    reason: str
+
+
+class Ok(msgspec.Struct, frozen=True, gc=False):
+    id: str
+    accepted: bool
+    reason: str
+
+
+class Notice(msgspec.Struct, frozen=True, gc=False):
+    text: str
+
+
+class Challenge(msgspec.Struct, frozen=True, gc=False):
+    """AUTH: what to sign in order to be known (NIP-42)."""
+
+    text: str
+
+
+class NegMessage(msgspec.Struct, frozen=True, gc=False):
+    subscription: str
+    message: str
+    """In hex, as it came."""
+
+
+class NegError(msgspec.Struct, frozen=True, gc=False):
+    subscription: str
+    reason: str
+    records_max: int | None = None
+
+
+class Unknown(msgspec.Struct, frozen=True, gc=False):
+    """A verb that we do not know, or no message at all."""
+
+    text: str
+
+
+Answer = Stored | EndOfStored | Closed | Ok | Notice | Challenge | NegMessage | NegError | Unknown
+
+_array = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_any = msgspec.json.Decoder().decode
+_encode = msgspec.json.Encoder().encode
+
+
+def read(message: str | bytes) -> Answer:
+    """What a message says."""
+    try:
+        parts = _array(message)
+        verb, *values = (_any(part) for part in (parts[:2] if _is_event(parts) else parts))
+        return _answer(verb, values, parts)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError, ValueError, TypeError, IndexError):
+        shown = message if isinstance(message, str) else message.decode("utf-8", "replace")
+        return Unknown(shown[:100])
+
+
+def _is_event(parts: list[msgspec.Raw]) -> bool:
+    return len(parts) == 3 and bytes(parts[0]) == b'"EVENT"'
+
+
+def _answer(verb: Any, values: list[Any], parts: list[msgspec.Raw]) -> Answer:
+    if verb == "EVENT":
+        return Stored(_text(values[0]), bytes(parts[2]))
+    if verb == "EOSE":
+        return EndOfStored(_text(values[0]))
+    if verb == "CLOSED":
+        return Closed(_text(values[0]), _reason(values[1:]))
+    if verb == "OK":
+        return Ok(_text(values[0]), values[1] is True, _reason(values[2:]))
+    if verb == "NOTICE":
+        return Notice(_reason(values))
+    if verb == "AUTH":
+        return Challenge(_text(values[0]))
+    if verb == "NEG-MSG":
+        return NegMessage(_text(values[0]), _text(values[1]))
+    if verb == "NEG-ERR":
+        most = values[2] if len(values) > 2 and type(values[2]) is int and values[2] >= 0 else None
+        return NegError(_text(values[0]), _reason(values[1:]), most)
+    raise ValueError(verb)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(value)
+    return value
+
+
+def _reason(values: list[Any]) -> str:
+    """A text for people, which relays leave out or misspell: never worth an error."""
+    return values[0][:300] if values and isinstance(values[0], str) else ""
+
+
+# --- what is said ------------------------------------------------------------------------------------------------
+
+
+def req(subscription: str, filter: Mapping[str, Any]) -> bytes:
+    return _encode(("REQ", subscription, filter))
+
+
+def close(subscription: str) -> bytes:
+    return _encode(("CLOSE", subscription))
+
+
+def event(raw: bytes) -> bytes:
+    return b'["EVENT",%b]' % raw
+
+
+def auth(raw: bytes) -> bytes:
+    return b'["AUTH",%b]' % raw
+
+
+def neg_open(subscription: str, filter: Mapping[str, Any], message: bytes) -> bytes:
+    return _encode(("NEG-OPEN", subscription, filter, message.hex()))
+
+
+def neg_msg(subscription: str, message: bytes) -> bytes:
+    return _encode(("NEG-MSG", subscription, message.hex()))
+
+
+def neg_close(subscription: str) -> bytes:
+    return _encode(("NEG-CLOSE", subscription))
+
+
+# --- effects -----------------------------------------------------------------------------------------------------
+
+
+class Send(msgspec.Struct, frozen=True, gc=False):
+    message: bytes
+
+
+class Found(msgspec.Struct, frozen=True, gc=False):
+    """An event that was asked for: well-formed, with its own id, matching what was asked. Its signature is yet to be
+    checked: that is the shell's, in batches."""
+
+    event: Event
+    raw: bytes
+
+
+class Authenticate(msgspec.Struct, frozen=True):
+    """Prove to the relay who asks (NIP-42), then call `again`."""
+
+    reason: str
+
+
+class Reconnect(msgspec.Struct, frozen=True):
+    """Take a new connection, then call `again`."""
+
+
+class Hurry(msgspec.Struct, frozen=True):
+    """This looks like a refusal: wait only a little longer for what is awaited."""
+
+
+class Refuse(msgspec.Struct, frozen=True):
+    """The relay will not do it, and there is no other way."""
+
+    reason: str
+
+
+class Accuse(msgspec.Struct, frozen=True):
+    """The relay breaks its word: what it sends is not what was asked, or not what it says it is."""
+
+    reason: str
+
+
+class Overflow(msgspec.Struct, frozen=True):
+    """More than the caller is ready to take."""
+
+    reason: str
+
+
+class Finish(msgspec.Struct, frozen=True):
+    """There is nothing more to do; the result is the machine's own."""
+
+
+Effect = Send | Found | Authenticate | Reconnect | Hurry | Refuse | Accuse | Overflow | Finish
+
+
+class Machine(Protocol):
+    """One task with one relay."""
+
+    def start(self) -> list[Effect]: ...
+
+    def hear(self, answer: Answer) -> list[Effect] | None:
+        """None: not for us."""
+
+    def silence(self) -> list[Effect] | None:
+        """Nothing that mattered came in time. None: then the call has failed."""
+
+    def lost(self, oversized: bool) -> list[Effect] | None:
+        """The connection ended, perhaps because a message was larger than we take. None: then the call has failed."""
+
+    def again(self) -> list[Effect]:
+        """The connection is another one, or we are known on it now: ask again for what is open."""
+
+
+PARSING = Limits(event_bytes=1 << 30, tags=1 << 30, content_characters=1 << 30, created_at_ahead=None)
+"""What an event of a peer's may be: anything well-formed that fits into a message we take."""
+
+AUTH_REQUIRED = "auth-required:"

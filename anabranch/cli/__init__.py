@@ -24,6 +24,29 @@ def main() -> None:
     """
 
 
+class _Notes(click.Group):
+    """The commands on notes, imported when one of them is asked for: a node's operator need not wait for a client."""
+
+    @property
+    def commands(self) -> dict[str, click.Command]:  # type: ignore[override]
+        from anabranch.cli.notes import COMMANDS
+
+        return {str(command.name): command for command in COMMANDS}
+
+    @commands.setter
+    def commands(self, nothing: object) -> None:
+        pass
+
+
+@click.group(cls=_Notes)
+def notes() -> None:
+    """Write notes that only you can read, on any number of devices.
+
+    They live in a folder of yours (--data, or ANABRANCH_NOTES) and need no connection; `notes sync` brings them in
+    step with your relays. ID is the beginning of a note's id, as `notes list` shows it.
+    """
+
+
 for _command in (
     serve.serve,
     status.status,
@@ -35,6 +58,7 @@ for _command in (
     settings.config_group,
     backup.backup,
     backup.restore,
+    notes,
     serve.demo,
 ):
     main.add_command(_command)

@@ -20,11 +20,10 @@ from anabranch.config import Settings
 from anabranch.store.sqlite import DATABASE
 
 
-def commands() -> list[tuple[str, ...]]:
+def commands(group: click.Group = main, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
     found: list[tuple[str, ...]] = []
-    for name, command in main.commands.items():
-        inner = getattr(command, "commands", None)
-        found += [(name,)] if inner is None else [(name, sub) for sub in inner]
+    for name, command in group.commands.items():
+        found += commands(command, (*path, name)) if isinstance(command, click.Group) else [(*path, name)]
     return found
 
 
@@ -49,6 +48,8 @@ def test_the_commands_are_those_that_were_promised() -> None:
     assert {" ".join(path) for path in commands()} == {
         *("serve", "status", "compact", "verify", "export", "import", "backup", "restore", "demo", "config check"),
         *(f"keys {name}" for name in ("list", "create", "revoke", "delete")),
+        *(f"notes {name}" for name in ("init", "list", "new", "edit", "show", "delete", "conflicts", "resolve")),
+        *(f"notes {name}" for name in ("history", "restore", "sync", "relay add", "relay list", "relay remove")),
     }
 
 

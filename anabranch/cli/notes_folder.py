@@ -1,0 +1,110 @@
+"""Where `anabranch notes` keeps things: a folder with a replica and, beside it, the key that reads it.
+
+The key file is readable by its owner only (0600). Without it the replica tells nothing; with it, everything: back it
+up apart.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import click
+
+from anabranch.cli.shell import Exit, Failure, Shell
+from anabranch.client import Keys, Replica, ReplicaError
+from anabranch.client.now import REAL
+from anabranch.config import NOTES_FOLDER
+from anabranch.core import nip19
+from anabranch.core.nostr import Invalid, is_hex
+
+REPLICA, KEY = "notes.db", "key"
+
+
+class NotesShell(Shell):
+    """One run of one command on one folder."""
+
+    @property
+    def folder(self) -> Path:
+        if self.data:
+            return Path(self.data).expanduser()
+        if os.environ.get(NOTES_FOLDER):
+            return Path(os.environ[NOTES_FOLDER]).expanduser()
+        shared = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
+        return Path(shared).expanduser() / "anabranch" / "notes"
+
+    def keys(self) -> Keys:
+        file = self.folder / KEY
+        try:
+            text = file.read_text("utf-8")
+        except FileNotFoundError:
+            where = "" if self.folder == NotesShell(None, None, False, False).folder else f" --data {self.folder}"
+            raise Failure(f"no notes in {self.folder}; begin with `anabranch notes init{where}`") from None
+        try:
+            return Keys(parse_secret(text))
+        except Invalid as error:
+            raise Failure(f"{file}: {error}") from None
+
+    def save_key(self, secret: bytes) -> None:
+        """Written before anything is encrypted to it, and on disk before it is used."""
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        file = os.open(self.folder / KEY, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        with os.fdopen(file, "w") as out:
+            out.write(nip19.encode("nsec", secret) + "\n")
+            out.flush()
+            os.fsync(out.fileno())
+
+    async def replica(self, follow: bool = False, **rest: Any) -> Replica:
+        return await Replica.open(self.folder / REPLICA, self.keys(), follow=follow, **rest)
+
+
+def parse_secret(text: str) -> bytes:
+    """A secret key as `nsec1…` or hex, or `Invalid`."""
+    text = text.strip()
+    secret = bytes.fromhex(text.lower()) if is_hex(text.lower(), 64) else nip19.decode("nsec", text)
+    try:
+        Keys(secret)
+    except ValueError:
+        raise Invalid("these bytes are no secret key") from None
+    return secret
+
+
+def new_secret() -> bytes:
+    while True:  # all but one in 2^128 of them are keys
+        secret = REAL.fresh_bytes(32)
+        try:
+            Keys(secret)
+        except ValueError:
+            continue
+        return secret
+
+
+def options(command: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """What the commands on notes share; each is a coroutine that gets a `NotesShell` first."""
+
+    @functools.wraps(command)
+    def run(data: str | None = None, as_json: bool = False, debug: bool = False, **rest: Any) -> None:
+        shell = NotesShell(None, data, as_json, debug)
+
+        def carry_out() -> None:
+            import asyncio
+
+            try:
+                asyncio.run(command(shell, **rest))
+            except ReplicaError as error:
+                if debug:
+                    raise
+                shell.end(str(error), Exit.FAILED)
+
+        shell.run(carry_out)
+
+    decorated: Callable[..., None] = click.option(
+        "--debug", is_flag=True, help="Show a traceback where something fails."
+    )(run)
+    decorated = click.option("--json", "as_json", is_flag=True, help="Answer with one JSON object.")(decorated)
+    return click.option(
+        "--data", metavar="DIR", help=f"Folder of the notes. [default: ${NOTES_FOLDER}, or ~/.local/share/…]"
+    )(decorated)

@@ -66,10 +66,11 @@ class Model:
             for other in self._retained(operation.document):
                 other.state = State.REMOVED
         self.tip += 1
+        stored = Stored(self.tip)
         self.records.append(Record(self.tip, operation, State.RETAINED, received_at))
         if event.kind == nostr.DELETION:
             self._delete(event)
-        return Stored(self.tip)
+        return stored
 
     def _was_deleted(self, operation: Operation) -> bool:
         event = operation.event

@@ -96,5 +96,6 @@ def advance(current: Sequence[R], one: R, parents: Collection[str], named: bool)
 
     `named` says whether a revision that is already there names it as a parent: then it comes late, and is no head.
     """
-    remaining = [head for head in current if head.revision not in parents and head.revision != one.revision]
+    superseded = {*parents, one.revision}  # a set: a thousand heads times a thousand parents would be felt
+    remaining = [head for head in current if head.revision not in superseded]
     return remaining if named else [*remaining, one]

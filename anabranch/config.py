@@ -29,6 +29,7 @@ NOTES_FOLDER = "ANABRANCH_NOTES"  # where `anabranch notes` keeps its replica: n
 Positive = Annotated[int, Meta(ge=1)]
 Natural = Annotated[int, Meta(ge=0)]
 Kind = Annotated[int, Meta(ge=0, le=65_535)]
+Pubkey = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 Port = Annotated[int, Meta(ge=0, le=65_535)]
 
 
@@ -114,6 +115,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     contact: doc(str | None, "the operator's address in NIP-11") = None
     pubkey: doc(str | None, "the operator's public key in NIP-11, hex") = None
     private: doc(bool, "only authenticated authors read and write, each their own") = False
+    allowed_pubkeys: doc(tuple[Pubkey, ...], "who may authenticate in private mode; unset: anybody") = ()
     relay_url: doc(
         str | None, "the url that AUTH and a request to vanish must name; unset: AUTH any, the latter ALL_RELAYS"
     ) = None

@@ -1,6 +1,7 @@
 """The oracle of the revision family: `Model`, and beside it revisions, their hard removals and who has vanished.
 
-As in `Model` every answer is computed from the whole list: a head is what no known revision of its document names.
+As in `Model` every answer is computed from the whole list: a head is what no stored revision of its document names,
+and what was removed is not stored.
 """
 
 from __future__ import annotations
@@ -60,7 +61,8 @@ class RevisionModel(Model):
         wanted = (operation.document, operation.revision.revision)
         for record in self.records:
             other = record.operation
-            if other.revision is not None and (other.document, other.revision.revision) == wanted:
+            found = other.revision is not None and (other.document, other.revision.revision) == wanted
+            if found and record.state is not State.REMOVED:
                 return record
         return None
 
@@ -143,7 +145,7 @@ class RevisionModel(Model):
         return record.state is State.RETAINED and not any(
             revision.revision in other.operation.revision.parents
             for other in self.records
-            if other.operation.document == record.operation.document
+            if other.operation.document == record.operation.document and other.state is not State.REMOVED
         )
 
     def select(self, filters: Sequence[Filter], limit_max: int, now: int) -> list[str]:
@@ -239,3 +241,9 @@ def carries_revision(query: RevisionQuery, operation: Operation) -> bool:
         and (query.coordinates is None or facts.coordinate in query.coordinates)
         and (query.revisions is None or facts.revision in query.revisions)
     )
+
+
+def by_name(revisions: Iterable[str], recipients: Iterable[str] | None) -> Filter:
+    """The filter that asks for revisions by `#r`, and perhaps of some recipients only."""
+    named = (("r", frozenset(revisions)),)
+    return Filter(tags=named if recipients is None else (("p", frozenset(recipients)), *named))

@@ -63,6 +63,7 @@ class Arrival(msgspec.Struct, frozen=True):
     relay: int
     versions: Sequence[Proven] = ()
     dropped: Sequence[str] = ()  # why, one each
+    hinted: Sequence[str] = ()  # versions that may be there and are worth asking for
     seen: Sequence[str] = ()  # versions that the relay is known to have, although it did not send them
     checkpoint: Checkpoint | None = None
 
@@ -150,6 +151,7 @@ class ReplicaFile:
         with transaction(self.db):
             changes = self._advance(arrival.versions, own=False, relay=arrival.relay, url=url)
             self._note_all_seen(arrival.relay, arrival.seen)
+            self._miss(arrival.hinted)
             if arrival.dropped:
                 self.db.execute(
                     "UPDATE relays SET dropped = dropped + ?, last_dropped = ? WHERE relay = ?",
@@ -238,10 +240,14 @@ class ReplicaFile:
         self.db.execute("DELETE FROM missing WHERE version = ?", (version.id,))
         for parent in version.parents:
             self.db.execute("INSERT OR IGNORE INTO parents VALUES (?, ?, ?)", (version.coordinate, parent, version.id))
-            self.db.execute(
-                "INSERT OR IGNORE INTO missing SELECT ?1 WHERE NOT EXISTS (SELECT 1 FROM versions WHERE version = ?1)",
-                (parent,),
-            )
+        self._miss(version.parents)
+
+    def _miss(self, versions: Iterable[str]) -> None:
+        """Ask for those that are not here."""
+        self.db.executemany(
+            "INSERT OR IGNORE INTO missing SELECT ?1 WHERE NOT EXISTS (SELECT 1 FROM versions WHERE version = ?1)",
+            [(version,) for version in versions],
+        )
 
     def _named(self, version: Version) -> bool:
         found = self.db.execute(

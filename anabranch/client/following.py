@@ -222,6 +222,7 @@ class Following:
             self.relay,
             [proven for batch in batches for proven in batch.proven],
             [reason for batch in batches for reason in batch.dropped],
+            [version for batch in batches for version in batch.hinted],
             effect.seen,
             checkpoint,
         )

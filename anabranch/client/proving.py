@@ -2,7 +2,8 @@
 
 Nothing is believed: the id is the hash, the signature holds, it is the owner's, its metadata is well-formed, and a
 revision's payload was sealed by the owner. What does not hold is dropped with its reason; the rest is not touched by
-it. A check costs some fifty microseconds in libsecp256k1, which lets other threads run meanwhile.
+it. But a stranger's revision that claims to supersede ours hides it on a relay: so what it names is looked for. A check
+costs some fifty microseconds in libsecp256k1, which lets other threads run meanwhile.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ LIMITS = Limits(event_bytes=1 << 24, tags=10_000, content_characters=1 << 24, cr
 class Batch(msgspec.Struct, frozen=True):
     proven: list[Proven]
     dropped: list[str]
+    hinted: list[str]  # revisions that what was dropped claims to supersede
 
 
 def prove(events: Sequence[bytes], sealer: Sealer) -> Batch:
@@ -37,6 +39,7 @@ def prove(events: Sequence[bytes], sealer: Sealer) -> Batch:
         except Invalid as error:
             dropped.append(str(error))
     proven: list[Proven] = []
+    hinted: list[str] = []
     for (event, kept, version), held in zip(read, nostr.verify(event for event, _, _ in read), strict=True):
         if not held:
             dropped.append(f"the signature of {event.id} does not hold")
@@ -45,6 +48,7 @@ def prove(events: Sequence[bytes], sealer: Sealer) -> Batch:
             sealer.prove(event, version)
         except Invalid as error:
             dropped.append(f"{event.id}: {error}")
+            hinted += version.parents
             continue
         proven.append(Proven(version, event.id, kept))
-    return Batch(proven, dropped)
+    return Batch(proven, dropped, hinted)

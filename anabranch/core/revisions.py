@@ -59,7 +59,9 @@ def validate(event: Event) -> Facts:
     mtime = single.get("m", "")
     if recipient is None or coordinate is None or revision is None or single.get("op") not in ("put", "del"):
         raise Invalid(MALFORMED)
-    if not is_hex(revision, 64) or not all(is_hex(parent, 64) for parent in parents) or revision in parents:
+    if not recipient.isprintable() or not is_hex(revision, 64) or revision in parents:
+        raise Invalid(MALFORMED)
+    if not all(is_hex(parent, 64) for parent in parents):
         raise Invalid(MALFORMED)
     if len(parents) > PARENTS_MAX or single.get("v", SCHEMA) != SCHEMA:
         raise Invalid(MALFORMED)

@@ -64,8 +64,7 @@ class _Kept:
 
     def __init__(self) -> None:
         self.items: Items | None = None
-        self.added: list[tuple[int, bytes]] = []
-        self.removed: list[tuple[int, bytes]] = []
+        self.changes: dict[tuple[int, bytes], bool] = {}  # whether it came or went, the last that happened to it
         self.lock = asyncio.Lock()
 
 
@@ -87,21 +86,34 @@ class Sets:
             return await peer.read(lambda reader: self._read(reader, filter))
         kept = self._kept.setdefault(filter, _Kept())
         self._kept.move_to_end(filter)
-        async with kept.lock:
-            if kept.items is None:
-                kept.added, kept.removed = [], []  # what changes from here on is noted, whether it will be read or not
-                kept.items = await peer.read(lambda reader: self._read(reader, filter))
-            if kept.added or kept.removed:
-                gone = set(kept.removed)
-                added, removed = [item for item in kept.added if item not in gone], kept.removed
-                kept.added, kept.removed = [], []
+        try:
+            async with kept.lock:
+                if kept.items is None:
+                    kept.changes = {}  # what changes from here on is noted, whether it will be read or not
+                    kept.items = await peer.read(lambda reader: self._read(reader, filter))
+                if kept.changes:
+                    await self._bring_up_to_date(kept, kept.items)
                 items = kept.items
-                kept.items = await asyncio.to_thread(items.changed, added, removed)
-                if len(kept.items) > self._items_max:
-                    self._kept.pop(filter, None)
-                    raise TooMany(f"more than {self._items_max} items")
-            self._make_room(filter)
-            return kept.items
+        finally:
+            useless = kept.items is None or len(kept.items) > self._items_max
+            if useless and not kept.lock.locked() and self._kept.get(filter) is kept:
+                del self._kept[filter]
+        if len(items) > self._items_max:
+            raise TooMany(f"more than {self._items_max} items")
+        self._make_room(filter)
+        # What has expired and was not removed yet is served to nobody.
+        expired = await peer.read(lambda reader: reader.expired_items(now.seconds()))
+        return await asyncio.to_thread(items.changed, [], expired) if expired else items
+
+    async def _bring_up_to_date(self, kept: _Kept, items: Items) -> None:
+        noted, kept.changes = kept.changes, {}
+        added = [item for item, came in noted.items() if came]
+        removed = [item for item, came in noted.items() if not came]
+        try:
+            kept.items = await asyncio.to_thread(items.changed, added, removed)
+        except BaseException:  # the session was cut off: what was noted is still to be done
+            kept.changes = noted | kept.changes
+            raise
 
     def _read(self, reader: Reader, filter: Filter) -> Items:
         return _build(reader.items(filter, self._items_max, now.seconds()))
@@ -120,7 +132,7 @@ class Sets:
             event = operation.event
             for filter, kept in self._kept.items():
                 if filters.matches(filter, event):
-                    kept.added.append((event.created_at, bytes.fromhex(event.id)))
+                    kept.changes[event.created_at, bytes.fromhex(event.id)] = True
         self._forget_the_busy()
 
     def removed(self, removals: Sequence[Removal]) -> None:
@@ -128,12 +140,12 @@ class Sets:
             return
         gone = [(removal.created_at, bytes.fromhex(removal.id)) for removal in removals]
         for kept in self._kept.values():
-            kept.removed += gone
+            kept.changes.update(dict.fromkeys(gone, False))
         self._forget_the_busy()
 
     def _forget_the_busy(self) -> None:
         for filter, kept in list(self._kept.items()):
-            if len(kept.added) + len(kept.removed) > CHANGES_MAX and not kept.lock.locked():
+            if len(kept.changes) > CHANGES_MAX and not kept.lock.locked():
                 del self._kept[filter]
 
 

@@ -80,10 +80,10 @@ class Replay:
             await self._send_selection(consumer, subscription, selection)
             named = [filter for filter in asked.filters if filter.ids is not None]
             if named:
-                for id in await consumer.read(lambda r: _compacted(r, named)):
+                for id in await consumer.read(lambda r: r.compacted(named)):
                     consumer.send(frames.text(messages.compacted(asked.subscription, id)))
             if wanted := [filter for filter in asked.filters if _names_revisions(filter)]:
-                for revision in await consumer.read(lambda r: _compacted_revisions(r, wanted)):
+                for revision in await consumer.read(lambda r: r.compacted_revisions(wanted)):
                     consumer.send(frames.text(messages.compacted_revision(asked.subscription, revision)))
             consumer.send(frames.text(messages.eose(asked.subscription)))
             await self._go_live(consumer, subscription, selection.tip)
@@ -328,23 +328,8 @@ def _framed(reader: Reader, subscription: Subscription, positions: Sequence[int]
     return b"".join(data), len(payloads), taken
 
 
-def _compacted(reader: Reader, named: Sequence[Filter]) -> list[str]:
-    """Which of the ids that the filters name are compacted: told only to whom the filter would have given them."""
-    found = {id for filter in named for id in reader.compacted(filter.ids or (), filter.authors)}
-    return sorted(found)
-
-
 def _names_revisions(filter: Filter) -> bool:
     return (filter.kinds is None or GIFT_WRAP in filter.kinds) and any(name == "r" for name, _ in filter.tags)
-
-
-def _compacted_revisions(reader: Reader, wanted: Sequence[Filter]) -> list[str]:
-    """Which of the revisions that the filters name are compacted: told only to whom the filter is for."""
-    found: set[str] = set()
-    for filter in wanted:
-        tags = dict(filter.tags)
-        found |= set(reader.compacted_revisions(tags["r"], tags.get("p")))
-    return sorted(found)
 
 
 def _told(name: str, entry: Entry) -> bytes:

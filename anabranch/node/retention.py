@@ -64,6 +64,8 @@ class Retention:
         except StoreError as error:  # what was set cannot be read, so nothing is forgotten by it
             log.error("no payload is compacted", extra={"cause": str(error)})
             self.policy = msgspec.structs.replace(self.policy, payload_days=None)
+        if await self._readers.run(lambda reader: reader.vanishing()) is not None:  # cut short when it last stopped
+            self.soon()
 
     def _in_force(self, stored: bytes | None) -> None:
         self.policy, self.interval_seconds = policy_in_force(*self._base, stored)
@@ -139,13 +141,13 @@ class Retention:
     async def keep_running(self) -> None:
         """Run on the interval and when something is due, for ever."""
         while True:
-            self._due.clear()
             started, interval = now.monotonic(), self.interval_seconds
             while not self._due.is_set() and (left := started + interval - now.monotonic()) > 0:
                 await _first_of(left, self._due, self._changed)
                 if self._changed.is_set():  # another interval, from now on
                     self._changed.clear()
                     started, interval = now.monotonic(), self.interval_seconds
+            self._due.clear()
             try:
                 await self.run()
             except Exception:

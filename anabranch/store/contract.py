@@ -8,7 +8,7 @@ whole groups only. Positions ascend without reuse; the facts of an operation out
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -208,12 +208,19 @@ class Reader(Protocol):
         """The payloads still there, in the order asked for; the first ones, when all are more than `bytes_max`."""
         ...
 
-    def compacted(self, ids: Iterable[str], authors: Collection[str] | None = None) -> list[str]:
-        """Which of the ids are known and compacted, and of one of the authors if any are named; sorted."""
+    def compacted(self, filters: Sequence[Filter]) -> list[str]:
+        """Which of the ids that filters name are compacted, as far as the filter is about them; sorted.
+
+        A filter is held to author, kind and recipient: what it would not have given it is not told of either.
+        """
         ...
 
-    def compacted_revisions(self, revisions: Iterable[str], recipients: Collection[str] | None = None) -> list[str]:
-        """Which of the revisions are known and compacted, and of one of the recipients if any are named; sorted."""
+    def compacted_revisions(self, filters: Sequence[Filter]) -> list[str]:
+        """Which of the revisions that filters name are compacted, as far as the filter is about them; sorted."""
+        ...
+
+    def expired_items(self, now: int) -> list[tuple[int, bytes]]:
+        """The (created_at, id) of what has expired and was not removed yet."""
         ...
 
     def oldest_mtime(self) -> int | None:
@@ -232,6 +239,10 @@ class Reader(Protocol):
 
     def revision_lineage(self, document: bytes) -> list[tuple[Facts, bool]]:
         """Every known revision of a document, without payloads, and whether it is served as a head."""
+        ...
+
+    def named(self, document: bytes) -> set[str]:
+        """The revisions of a document that are remembered as parents of others."""
         ...
 
     def removals(self, after: Position, until: Position) -> list[Position]:

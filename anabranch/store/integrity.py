@@ -216,7 +216,9 @@ class _Check:
             wrong = []
             if facts.raw is not None:
                 wrong.append((f"is {facts.state.name.lower()} and yet has a payload", "compact it again, or ignore it"))
-            if facts.head and (facts.state is State.COMPACTED or facts.family is Family.PLAIN):
+            # A snapshot stays a head when it is removed. A revision may be the last one left when it is compacted.
+            lasting = {Family.SNAPSHOT: State.REMOVED, Family.REVISION: State.COMPACTED}.get(facts.family)
+            if facts.head and facts.state is not lasting:
                 wrong.append((f"is {facts.state.name.lower()} and yet marked as a head", REBUILD))
             return None, wrong
         if facts.raw is None:
@@ -231,7 +233,10 @@ class _Check:
         if event.id != facts.id:
             return event, [*wrong, (f"payload is that of another operation, {event.id}", REPUBLISH)]
         try:
-            operation = classify(event, facts.raw, _policy_of(facts))
+            if facts.family is Family.PLAIN and revisions.is_revision(event):  # stored before there were revisions
+                operation = Operation(event, facts.raw, Family.PLAIN)
+            else:
+                operation = classify(event, facts.raw, _policy_of(facts))
         except ValueError as invalid:
             return event, [*wrong, (f"does not belong to its family: {invalid}", REBUILD)]
         wrong += [(text, REBUILD) for text in _differences(facts, operation)]
@@ -302,19 +307,19 @@ class _Check:
 
     def _revision_heads(self, document: bytes) -> tuple[_Positions, _Positions]:
         known = self._reader.revision_lineage(document)
-        by_revision = {facts.revision.revision: facts for facts, _ in known if facts.revision is not None}
-        heads = revisions.heads(facts.revision for facts, _ in known if facts.revision is not None)
+        stored = {f.revision.revision: f for f, _ in known if f.revision is not None and f.state is not State.REMOVED}
+        links = [facts.revision for facts in stored.values() if facts.revision is not None]
+        if {parent for link in links for parent in link.parents} != self._reader.named(document):
+            last = max(facts.position for facts, _ in known)
+            self._findings.add(last, None, "the parents that its document remembers are not those it names", REBUILD)
+        heads = [stored[head.revision] for head in revisions.heads(links)]
         return (
-            {by_revision[head.revision].id: by_revision[head.revision].position for head in heads},
-            {facts.id: facts.position for facts, served in known if facts.head and (served or not _retained(facts))},
+            {facts.id: facts.position for facts in heads},
+            {facts.id: facts.position for facts, served in known if facts.head or served},
         )
 
 
 _Positions = dict[str, Position]
-
-
-def _retained(facts: Facts) -> bool:
-    return facts.state is State.RETAINED
 
 
 def _policy_of(facts: Facts) -> KindPolicy:

@@ -113,17 +113,18 @@ MIGRATIONS = [
         retained INTEGER NOT NULL,    -- its payload is there
         current INTEGER NOT NULL      -- and it is a head
     );
-    CREATE UNIQUE INDEX revision_identity ON revisions (document, revision);
+    CREATE INDEX revision_identity ON revisions (document, revision);
     CREATE INDEX revision_feed ON revisions (recipient);
     CREATE INDEX revision_by_name ON revisions (revision);
     CREATE INDEX revision_current ON revisions (recipient, mtime, revision) WHERE current = 1;
     CREATE INDEX revision_history ON revisions (mtime) WHERE retained = 1 AND current = 0;
     CREATE INDEX revision_retained ON revisions (mtime) WHERE retained = 1;
 
-    CREATE TABLE parents (            -- which revisions of a document have been named as parents, there or not
+    CREATE TABLE parents (            -- which revisions of a document are named as parents, there or not, and by whom
         document BLOB NOT NULL,
         parent BLOB NOT NULL,
-        PRIMARY KEY (document, parent)
+        child INTEGER NOT NULL,       -- its position
+        PRIMARY KEY (document, parent, child)
     ) WITHOUT ROWID;
 
     CREATE TABLE removals (           -- hard removals of revisions, each at a position of its own

@@ -74,6 +74,9 @@ def _conditions(first: int, *wanted: tuple[str, Any]) -> tuple[list[str], list[A
         if values is not None:
             start = first + len(bindings)
             variables = [f"?{start + at}" for at in range(len(values))]
+            if not variables:  # a constant that SQLite plans around: of `IN ()` and 0 it makes «no query solution»
+                conditions.append("NULL")
+                continue
             conditions.append(
                 f"{column} = {variables[0]}" if len(variables) == 1 else f"{column} IN ({','.join(variables)})"
             )

@@ -7,7 +7,7 @@ a slow consumer holds no transaction, memory stays flat, and a whole answer is s
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -122,31 +122,34 @@ class SqliteReader:
                         return taken
         return taken
 
-    def compacted(self, ids: Iterable[str], authors: Collection[str] | None = None) -> list[str]:
-        """Which of the ids are known and compacted, and of one of the authors if any are named; sorted."""
-        return [
-            row[0].hex()
-            for chunk in chunks(sorted(ids), 512)
-            for row in self._rows(
-                f"SELECT o.id, o.author FROM {operations_by_id(len(chunk))} AND o.state = 1 ORDER BY o.id",
-                [bytes.fromhex(id) for id in chunk],
-            )
-            if authors is None or row[1].hex() in authors
-        ]
+    def compacted(self, filters: Sequence[Filter]) -> list[str]:
+        """Which of the ids that filters name are compacted, as far as the filter is about them; sorted."""
+        found: set[str] = set()
+        for filter in filters:
+            for chunk in chunks(sorted(filter.ids or ()), 512):
+                rows = self._rows(
+                    "SELECT o.id, o.author, o.kind, o.coordinate, "
+                    "(SELECT r.recipient FROM revisions r WHERE r.position = o.position) "
+                    f"FROM {operations_by_id(len(chunk))} AND o.state = 1",
+                    [bytes.fromhex(id) for id in chunk],
+                )
+                found.update(row[0].hex() for row in rows if _is_about(filter, *row[1:]))
+        return sorted(found)
 
-    def compacted_revisions(self, revisions: Iterable[str], recipients: Collection[str] | None = None) -> list[str]:
-        """Which of the revisions are known and compacted, and of one of the recipients if any are named; sorted."""
-        return [
-            row[0].hex()
-            for chunk in chunks(sorted(one for one in revisions if is_hex(one, 64)), 512)
-            for row in self._rows(
-                "SELECT DISTINCT r.revision, r.recipient FROM revisions r INDEXED BY revision_by_name "
-                f"JOIN operations o ON o.position = r.position WHERE r.revision IN ({marks(chunk)}) AND o.state = 1 "
-                "ORDER BY r.revision",
-                [bytes.fromhex(revision) for revision in chunk],
-            )
-            if recipients is None or row[1] in recipients
-        ]
+    def compacted_revisions(self, filters: Sequence[Filter]) -> list[str]:
+        """Which of the revisions that filters name are compacted, as far as the filter is about them; sorted."""
+        found: set[str] = set()
+        for filter in filters:
+            names = sorted(one for one in dict(filter.tags).get("r", ()) if is_hex(one, 64))
+            for chunk in chunks(names, 512):
+                rows = self._rows(
+                    "SELECT r.revision, o.author, o.kind, o.coordinate, r.recipient "
+                    "FROM revisions r INDEXED BY revision_by_name JOIN operations o ON o.position = r.position "
+                    f"WHERE r.revision IN ({marks(chunk)}) AND o.state = 1",
+                    [bytes.fromhex(name) for name in chunk],
+                )
+                found.update(row[0].hex() for row in rows if _is_about(filter, *row[1:]))
+        return sorted(found)
 
     def oldest_mtime(self) -> int | None:
         """The smallest mtime of a revision whose payload is retained."""
@@ -160,8 +163,16 @@ class SqliteReader:
     def items(self, filter: Filter, limit_max: int, now: int) -> ItemRows:
         """The set of (created_at, id) that a filter matches; `TooMany` when that is more than `limit_max`."""
         with self._moment() as log:
-            found = [] if filter.impossible else Select(self._rows, now).newest(filter, limit_max + 1)
-            return _items(((row[1], row[2]) for row in reversed(found)), len(found), limit_max, log)
+            found = [] if filter.impossible else Select(self._rows, now).as_set(filter, limit_max + 1)
+            return _items(((row[1], row[2]) for row in found), len(found), limit_max, log)
+
+    def expired_items(self, now: int) -> list[tuple[int, bytes]]:
+        """The (created_at, id) of what has expired and was not removed yet."""
+        return self._rows(
+            "SELECT created_at, id FROM operations INDEXED BY operation_expiring "
+            "WHERE state = 0 AND expires_at IS NOT NULL AND expires_at <= ?",
+            (now,),
+        )
 
     def current_revisions(self, query: RevisionQuery, limit_max: int, now: int) -> ItemRows:
         """The heads of a recipient's documents as a set of (mtime, revision); `TooMany` above `limit_max`."""
@@ -275,19 +286,24 @@ class SqliteReader:
         return [(_version(row), bool(row[4])) for row in rows]
 
     def revision_lineage(self, document: bytes) -> list[tuple[Facts, bool]]:
-        """Every known revision of a document, and whether it is served as a head."""
-        served = {
-            row[0] for row in self._rows("SELECT position FROM revisions WHERE document = ? AND current", [document])
-        }
-        known = self._facts("o.position IN (SELECT position FROM revisions WHERE document = ?)", (document,))
+        """Every known revision of a document, without payloads, and whether it is served as a head."""
+        rows = self._rows("SELECT position FROM revisions WHERE document = ? AND current = 1", (document,))
+        served = {row[0] for row in rows}
+        known = self._facts(
+            "o.position IN (SELECT position FROM revisions WHERE document = ?)", (document,), payload="NULL"
+        )
         return [(facts, facts.position in served) for facts in known]
+
+    def named(self, document: bytes) -> set[str]:
+        """The revisions of a document that are remembered as parents of others."""
+        return {row[0].hex() for row in self._rows("SELECT parent FROM parents WHERE document = ?", [document])}
 
     def removals(self, after: Position, until: Position) -> list[Position]:
         """The positions after one and up to another at which the removal of a revision stands."""
         rows = self._rows("SELECT position FROM removals WHERE position > ? AND position <= ?", (after, until))
         return [Position(row[0]) for row in rows]
 
-    def _facts(self, condition: str, bindings: Sequence[Any]) -> list[Facts]:
+    def _facts(self, condition: str, bindings: Sequence[Any], payload: str = "p.raw") -> list[Facts]:
         return [
             Facts(
                 Position(row[0]),
@@ -310,7 +326,8 @@ class SqliteReader:
                 None if row[18] is None else _revision_facts(row),
             )
             for row in self._rows(
-                f"SELECT {_FACTS} FROM operations o LEFT JOIN payloads p ON p.position = o.position "
+                f"SELECT {_FACTS.replace('p.raw', payload)} FROM operations o "
+                "LEFT JOIN payloads p ON p.position = o.position "
                 f"LEFT JOIN revisions r ON r.position = o.position WHERE {condition}",
                 bindings,
             )
@@ -369,6 +386,13 @@ class SqliteReader:
             "(SELECT 1 FROM operations o WHERE o.position = p.position AND o.state = 0)",
             "revisions without an operation": "SELECT count(*) FROM revisions r WHERE NOT EXISTS "
             "(SELECT 1 FROM operations o WHERE o.position = r.position AND o.family = 2)",
+            "revisions whose marks are not those of their operations": "SELECT count(*) FROM revisions r "
+            "JOIN operations o ON o.position = r.position WHERE r.document <> o.document "
+            "OR r.retained <> (o.state = 0) OR r.current <> (o.head = 1 AND o.state = 0)",
+            "removals told to somebody else": "SELECT count(*) FROM removals m "
+            "JOIN revisions r ON r.position = m.target WHERE r.recipient <> m.recipient",
+            "removals in the place of an operation": "SELECT count(*) FROM removals m "
+            "JOIN operations o ON o.position = m.position",
             "removals of nothing": "SELECT count(*) FROM removals m WHERE NOT EXISTS "
             "(SELECT 1 FROM operations o WHERE o.position = m.target AND o.family = 2 AND o.state = 2)",
             "tags without an operation": "SELECT count(*) FROM tags t WHERE NOT EXISTS "
@@ -532,6 +556,17 @@ def _as_store_errors() -> Iterator[None]:
 
 def _version(row: Any) -> Version:
     return Version(Position(row[0]), row[1].hex(), row[2], _decode_clock(row[3]))
+
+
+def _is_about(filter: Filter, author: bytes, kind: int, coordinate: str | None, recipient: str | None) -> bool:
+    """Whether a filter could have given what is compacted: by author, kind, document and recipient."""
+    tags = dict(filter.tags)
+    return (
+        (filter.authors is None or author.hex() in filter.authors)
+        and (filter.kinds is None or kind in filter.kinds)
+        and ("d" not in tags or coordinate in tags["d"])
+        and ("p" not in tags or recipient in tags["p"])
+    )
 
 
 def _revision_facts(row: Any) -> revision_rules.Facts:

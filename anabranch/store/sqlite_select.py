@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any
 
 from anabranch.core.filter import Filter
@@ -36,14 +37,20 @@ class Select:
             found = sync + [row for row in found if not row[3]]
         return array("q", [row[0] for row in found])
 
-    def newest(self, filter: Filter, limit_max: int) -> list[Any]:
-        """The newest matches of one filter as (position, created_at, id, synced), newest first, then by id."""
+    def as_set(self, filter: Filter, limit_max: int) -> list[Any]:
+        """The same by ascending (created_at, id): what a reconciliation compares."""
+        # Where no limit of its own cuts, the rows come in just the other order, and sorting them is one look at each.
+        rows = self.newest(filter, limit_max, "DESC" if filter.limit is None else "ASC")
+        return sorted(rows, key=itemgetter(1, 2))
+
+    def newest(self, filter: Filter, limit_max: int, ids: str = "ASC") -> list[Any]:
+        """The newest matches of one filter as (position, created_at, id, synced), newest first; of equals by id."""
         limit = limit_max if filter.limit is None else min(filter.limit, limit_max)
         if limit == 0:
             return []
         since, until = filter.since or 0, filter.until
         lead, keys = self._lead(filter)
-        sql, residual = _walk(lead, filter)
+        sql, residual = _walk(lead, filter, ids)
         found: dict[int, Any] = {}
         groups = list(chunks(keys, 256 if lead == "id" else 1))
         for group in groups:
@@ -91,7 +98,7 @@ def _newest_first(row: Any) -> tuple[int, bytes]:
     return -row[1], row[2]
 
 
-def _walk(lead: str, filter: Filter) -> tuple[str, list[Any]]:
+def _walk(lead: str, filter: Filter, ids: str) -> tuple[str, list[Any]]:
     """The statement that walks one key of an index from the newest, and the bindings after key and time."""
     tagged = "tags t CROSS JOIN operations o ON o.position = t.position WHERE t.tag IN (KEYS)"
     source, time = {
@@ -104,7 +111,7 @@ def _walk(lead: str, filter: Filter) -> tuple[str, list[Any]]:
     return (
         f"SELECT o.position, o.created_at, o.id, {_SYNCED} FROM {source} AND {time} >= ? AND {time} <= ? "
         f"AND {' AND '.join(['o.state = 0', *conditions])} AND (o.expires_at IS NULL OR o.expires_at > ?) "
-        f"ORDER BY {time} DESC, o.id LIMIT ?",
+        f"ORDER BY {time} DESC, o.id {ids} LIMIT ?",
         bindings,
     )
 

@@ -32,7 +32,7 @@ from anabranch.store.sql import (
     tag_keys,
     transaction,
 )
-from anabranch.store.sqlite_revisions import RevisionsOfGroup
+from anabranch.store.sqlite_revisions import RevisionsOfGroup, Unlinked, unlink
 
 STORAGE_SPENT = Refused("restricted", "the access key's storage limit is reached")
 DELETED = Refused("blocked", "deleted by its author")
@@ -63,6 +63,7 @@ class _Dropped(msgspec.Struct, frozen=True):
     position: int
     size: int
     removal: Removal
+    unlinked: Unlinked | None = None
 
 
 def _sum(dropped: Sequence[_Dropped]) -> tuple[int, int]:
@@ -240,8 +241,8 @@ class SqliteWriter:
     def _drop(self, positions: Sequence[int], state: State, reason: str, condition: str = "1") -> list[_Dropped]:
         """Take the payloads and the tag rows away from what meets the condition and is retained.
 
-        A snapshot or revision that was a head stays marked: it is known, and what it has superseded does not come
-        back. A replaceable event has one version at a time, and none when that is gone.
+        A snapshot that was a head stays marked: it is known, and what its clock has superseded does not come back. A
+        revision that is removed names nobody any more. A replaceable event has one version, and none when that is gone.
         """
         dropped: list[_Dropped] = []
         for chunk in chunks(positions, 200):
@@ -262,7 +263,7 @@ class SqliteWriter:
             )
             self._db.execute(f"DELETE FROM payloads WHERE position IN ({those})", gone)
             self._db.execute(
-                f"UPDATE operations SET state = ?, head = head AND family <> 0 WHERE position IN ({those})",
+                f"UPDATE operations SET state = ?, head = head AND family = 1 WHERE position IN ({those})",
                 (int(state), *gone),
             )
             self._db.execute(f"UPDATE revisions SET retained = 0, current = 0 WHERE position IN ({those})", gone)
@@ -273,8 +274,9 @@ class SqliteWriter:
             for row in rows:
                 revision = None if row[9] is None else row[9].hex()
                 removal = Removal(row[5].hex(), row[1], row[6].hex(), reason, None, row[8], row[7], revision)
-                dropped.append(_Dropped(row[0], row[2], removal))
-                if revision is None or state is State.COMPACTED:
+                hard = revision is not None and state is State.REMOVED
+                dropped.append(_Dropped(row[0], row[2], removal, unlink(self._db, row[0]) if hard else None))
+                if not hard:
                     self._removals.append(removal)
         return dropped
 
@@ -282,7 +284,7 @@ class SqliteWriter:
         """Give the hard removal of each revision a position after the tip, for its followers. The tip after them."""
         rows: list[Any] = []
         for one in dropped:
-            if one.removal.revision is not None:
+            if one.unlinked is not None:
                 tip += 1
                 rows += (tip, one.position, one.removal.recipient, one.removal.reason)
                 self._removals.append(msgspec.structs.replace(one.removal, position=Position(tip)))
@@ -337,6 +339,7 @@ class _Group:
         self._known: dict[bytes, State] = {}
         self._heads: dict[bytes, list[_Head]] = {}
         self._revisions = RevisionsOfGroup(db)
+        self._to_vanish = VANISH_AT_ONCE  # however many ask in one group
         self._wrapped = False  # whether there is a revision in this group
         self._demoted: list[int] = []  # stored before this group, no head any more
         self._superseded: list[int] = []  # stored before this group, replaced by a newer version
@@ -506,16 +509,18 @@ class _Group:
         until = max(request.created_at, self._writer._vanished.get(request.pubkey, -1))
         self._writer._vanished[request.pubkey] = until
         self._db.execute("INSERT OR REPLACE INTO vanished VALUES (?, ?, 0)", (request.pubkey, until))
-        self._tip, dropped = self._writer._vanish(VANISH_AT_ONCE, self._tip)
-        self._gone(dropped)
+        if self._to_vanish > 0:
+            self._tip, dropped = self._writer._vanish(self._to_vanish, self._tip)
+            self._to_vanish -= len(dropped)
+            self._gone(dropped)
 
     def _gone(self, dropped: Sequence[_Dropped]) -> None:
         """What this group knew of may just have lost its payload."""
         positions = {one.position for one in dropped}
         for one in dropped:
             self._known[bytes.fromhex(one.removal.id)] = State.REMOVED
-            if one.removal.revision is not None:
-                self._revisions.removed(one.removal)
+            if one.unlinked is not None:
+                self._revisions.removed(one.unlinked)
         for document, current in self._heads.items():  # of what can be replaced; snapshots stay where they are
             if any(head.position in positions for head in current) and not any(head.clock for head in current):
                 self._heads[document] = [head for head in current if head.position not in positions]

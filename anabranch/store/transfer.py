@@ -215,6 +215,7 @@ def _store(
             group.rejections.append(Rejection(number, "signature does not hold", operation.raw))
     if offers:
         outcomes = writer.append([Offer(operation) for _, operation in offers], received_at)
+        writer.take_removals()  # nobody follows an import
         for (number, operation), outcome in zip(offers, outcomes, strict=True):
             match outcome:
                 case Stored():

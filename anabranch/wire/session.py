@@ -112,6 +112,7 @@ class Rules(msgspec.Struct, frozen=True):
     kinds: KindPolicy
     private: bool = False
     relay_url: str | None = None
+    allowed: frozenset[str] | None = None  # who may authenticate; None: anybody
     subscriptions: int = 100
     subscription_id_characters: int = 64
     filters: int = 20
@@ -259,7 +260,7 @@ class Session:
         try:
             if len(values) - 1 > self._rules.filters:
                 raise Invalid(f"more than {self._rules.filters} filters")
-            wanted = tuple(filters.parse(value, self._rules.filter_values) for value in values[1:])
+            wanted = tuple(self._filter(value) for value in values[1:])
         except Invalid as error:
             return self._answer_bad(messages.closed(name, f"invalid: {error}"), *before)
         if self._rules.private and (text := self._may_query(wanted)):
@@ -274,6 +275,13 @@ class Session:
         self._bad = 0
         return [*before, make(name, wanted)]
 
+    def _filter(self, raw: Any) -> Filter:
+        """On a private node a filter by `#r` alone is one for revisions: other kinds have such tags too."""
+        filter = filters.parse(raw, self._rules.filter_values)
+        if self._rules.private and filter.kinds is None and filter.authors is None and "r" in dict(filter.tags):
+            return msgspec.structs.replace(filter, kinds=frozenset({GIFT_WRAP}))
+        return filter
+
     def _may_query(self, wanted: tuple[Filter, ...]) -> str | None:
         for filter in wanted:
             if text := self._may_read(filter):
@@ -283,7 +291,7 @@ class Session:
     def _may_read(self, filter: Filter) -> str | None:
         """On a private node one reads what one wrote, and the revisions that are addressed to one."""
         tags = dict(filter.tags)
-        if filter.kinds == frozenset({GIFT_WRAP}) or "r" in tags:
+        if filter.kinds == frozenset({GIFT_WRAP}):
             return self._may_read_revisions(tags.get("p"), "queries", "state")
         if not self.authors:
             return "auth-required: authentication required for snapshot queries"
@@ -388,7 +396,7 @@ class Session:
                 raise Invalid(text)
             return Reconcile(name, changes.revision_query(raw, self._rules.filter_values, ONE_RECIPIENT))
         try:
-            filter = filters.parse(raw, self._rules.filter_values)
+            filter = self._filter(raw)
         except Invalid as error:
             raise Invalid(f"invalid: {error}") from None
         if self._rules.private and (text := self._may_query((filter,))):
@@ -466,6 +474,8 @@ class Session:
         relay = event.first("relay")
         if not relay or (rules.relay_url is not None and nostr.authority(relay) != nostr.authority(rules.relay_url)):
             return "invalid: the relay tag does not name this relay"
+        if rules.allowed is not None and event.pubkey not in rules.allowed:
+            return "restricted: pubkey not authorized on this relay"
         if len(self.authors) >= AUTHORS_MAX:
             return f"restricted: at most {AUTHORS_MAX} pubkeys on one connection"
         if self.grant is not None and self.grant.pubkey not in (None, event.pubkey):

@@ -5,11 +5,14 @@ from typing import Any
 
 import pytest
 from authors import Author, snapshot
+from processes import Node
 from replicas import OpenReplica, at_position, heads
 from scripted_relay import ScriptedRelay, Talk, serving
+from sockets import RelayClient
 from waiting import in_time, until
+from wraps import rid, wrap
 
-from anabranch.client import ChangeKind, FileFailed, Keys
+from anabranch.client import ChangeKind, FileFailed, Keys, Replica
 from anabranch.client.now import REAL
 from anabranch.client.sealing import Draft, Sealer
 from anabranch.core.nostr import Event
@@ -268,3 +271,24 @@ async def test_a_page_that_could_not_be_written_is_asked_for_again(
         assert failures == []
         assert set(await heads(replica)) == {"d0", "d1", "d2"}
         assert relay.connections == 4
+
+
+async def test_a_stranger_who_names_our_heads_hides_nothing_from_a_new_device(node: Node, open_replica: OpenReplica):
+    """On a public relay the stranger's revisions are the heads. What they claim to supersede is looked for."""
+    laptop = await open_replica("laptop", relays=[node.url], family="revision")
+    for number in range(3):
+        await laptop.put(f"note {number}", {"text": f"mine {number}"})
+    await in_time(laptop.caught_up(node.url))
+    async with RelayClient.open(node.url) as stranger:
+        for d, current in (await heads(laptop)).items():
+            first = wrap(laptop.owner, d, rid(f"junk {d}"), sorted(current), op="del")
+            await stranger.store(first, wrap(laptop.owner, d, rid(f"more junk {d}"), [rid(f"junk {d}")]))
+    phone = await open_replica("phone", relays=[node.url], family="revision")
+    await in_time(phone.caught_up(node.url))
+    await until(lambda: alike(laptop, phone))
+    assert (await phone.get("note 2")).content == {"text": "mine 2"}
+    assert not await phone.conflicts()
+
+
+async def alike(one: Replica, other: Replica) -> bool:
+    return await heads(one) == await heads(other) != {}

@@ -177,7 +177,7 @@ def test_retained_compacted_removed_and_unknown_are_different_answers(opened: Op
         State.REMOVED,
         None,
     ]
-    assert opened.reader.compacted([new.id, old.id, gone.id, unknown]) == [old.id]
+    assert opened.reader.compacted([Filter(ids=frozenset({new.id, old.id, gone.id, unknown}))]) == [old.id]
     assert opened.append(new, old, gone) == [Duplicate(s) for s in (State.RETAINED, State.COMPACTED, State.REMOVED)]
     assert opened.reader.state(old.id) is State.COMPACTED, "published again, it stays compacted"
 
@@ -187,7 +187,7 @@ def test_the_compacted_of_many_ids_come_sorted_and_once(opened: Opened):
     opened.append(*events)
     assert opened.writer.compact(list(range(1, 701)))[0] == 699
     wanted = {e.id for e in events} | {f"{n:064x}" for n in range(600)}
-    assert opened.reader.compacted(wanted) == sorted(e.id for e in events[:-1])
+    assert opened.reader.compacted([Filter(ids=frozenset(wanted))]) == sorted(e.id for e in events[:-1])
 
 
 def test_a_limit_keeps_the_newest_and_of_one_second_the_lowest_ids(opened: Opened):
@@ -297,7 +297,7 @@ def test_ids_that_begin_alike_are_told_apart(opened: Opened):
         assert opened.ids(opened.reader.select([asked], 9, 0).positions) == [wanted.id]
         assert opened.reader.count([asked], 0) == 1
     assert opened.writer.compact([1]) == (1, opened.facts()[0].size)
-    assert opened.reader.compacted([first.id, second.id]) == [first.id]
+    assert opened.reader.compacted([Filter(ids=frozenset({first.id, second.id}))]) == [first.id]
     assert opened.writer.remove([second.id]) == 1
     assert [opened.reader.state(e.id) for e in (first, second, third)] == [
         State.COMPACTED,

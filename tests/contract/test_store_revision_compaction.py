@@ -13,7 +13,7 @@ from revision_histories import (
     revision_histories,
     vanishing,
 )
-from revision_model import RevisionModel
+from revision_model import RevisionModel, by_name
 from stores import Opened, Stores
 
 from anabranch.core.changes import RevisionQuery
@@ -88,7 +88,7 @@ def test_only_what_is_no_head_and_older_than_the_cutoff_loses_its_payload(opened
     assert (report.compacted_revisions, report.compacted_snapshots) == (1, 0)
     assert report.compacted_bytes == len(operation(old).raw)
     assert opened.reader.oldest_mtime() == 0
-    assert opened.reader.compacted_revisions([A, B, C], [P]) == [B]
+    assert opened.reader.compacted_revisions([by_name([A, B, C], [P])]) == [B]
 
 
 @pytest.mark.parametrize("policy", [Policy(), Policy(Mode.FULL, payload_days=0)], ids=["no days", "full retention"])

@@ -18,7 +18,7 @@ from revision_histories import (
     times,
     vanishing,
 )
-from revision_model import DELETED, VANISHED, RevisionModel
+from revision_model import DELETED, VANISHED, RevisionModel, by_name
 from stores import NOW, Opened, Stores
 
 from anabranch.core import changes, nostr
@@ -173,7 +173,7 @@ def the_compacted_are_told(opened: Opened, model: RevisionModel, data) -> None:
     model.compact_revisions(2**53)
     wanted = data.draw(st.frozensets(st.sampled_from([*REVISIONS, "00" * 32, "no revision"])))
     for recipients in (frozenset(RECIPIENTS[:1]), frozenset(RECIPIENTS[1:]), frozenset()):
-        found = opened.reader.compacted_revisions(wanted, recipients)
+        found = opened.reader.compacted_revisions([by_name(wanted, recipients)])
         assert found == model.compacted_revisions(wanted, recipients)
 
 
@@ -375,15 +375,36 @@ def test_the_recipient_of_an_ordinary_gift_wrap_does_not_delete_it_by_its_id(ope
     assert opened.reader.state(wrap.id) is State.RETAINED
 
 
-def test_what_a_removed_head_had_superseded_does_not_come_back(opened: Opened):
+def test_what_only_a_removed_revision_had_superseded_is_a_head_again(opened: Opened):
+    """Anybody can name another's head as a parent: taking the stranger's revision away must undo all that it did."""
     old, head = revision(A), revision(B, [A])
     opened.append(old, head)
     opened.writer.remove([head.id])
-    assert heads_of(opened) == []
+    assert heads_of(opened) == [A]
     assert opened.append(revision(C, [A])) == [Stored(4)]
     assert heads_of(opened) == [C]
     opened.append(revision(D, [B, C]))
     assert heads_of(opened) == [D]
+
+
+def test_what_others_name_too_stays_superseded_when_one_of_them_is_removed(opened: Opened):
+    old, one, other = revision(A), revision(B, [A]), revision(C, [A])
+    opened.append(old, one, other)
+    opened.writer.remove([one.id])
+    assert heads_of(opened) == [C]
+    opened.writer.remove([other.id])
+    assert heads_of(opened) == [A]
+
+
+def test_a_removed_revision_may_come_again_in_another_wrap(opened: Opened):
+    """Whoever squats on a revision id with junk keeps the true one away only until the junk is removed."""
+    junk = revision(A)
+    opened.append(junk)
+    opened.writer.remove([junk.id])
+    again = revision(A, created_at=junk.created_at + 1)
+    assert opened.append(again) == [Stored(3)]
+    assert heads_of(opened) == [A]
+    assert opened.append(junk) == [Duplicate(State.REMOVED)]
 
 
 def test_five_hundred_revisions_and_their_deletions_in_one_group(opened: Opened):
@@ -470,7 +491,7 @@ def test_a_revision_that_is_compacted_for_two_recipients_is_told_once(opened: Op
         opened.append(revision(A, p=p), revision(B, [A], p=p), revision(A, d="B", p=p), revision(C, [A], d="B", p=p))
     opened.writer.compact(range(1, 20))
     for recipients in (None, RECIPIENTS, RECIPIENTS[:1]):
-        assert opened.reader.compacted_revisions([C, B, A, "x"], recipients) == [A]
+        assert opened.reader.compacted_revisions([by_name([C, B, A, "x"], recipients)]) == [A]
 
 
 def test_a_set_comes_by_ascending_time_and_then_by_ascending_id(opened: Opened):

@@ -201,6 +201,9 @@ class Bench:
         rows = sorted((e.created_at, bytes.fromhex(e.id)) for e in self.stored)
         return ItemRows([time for time, _ in rows], b"".join(id for _, id in rows), len(rows))
 
+    def expired_items(self, now: int) -> list[tuple[int, bytes]]:
+        return []
+
     def publish(self, sets: Sets, *events: Any) -> None:
         self.stored += events
         sets.published(map(operation, events))

@@ -223,3 +223,13 @@ async def test_a_session_is_over_when_another_key_is_shown(
         assert await refused_opening(client, mine(author)) == AUTH.format("queries")
     finally:
         own.end()
+
+
+async def test_only_those_on_the_list_may_authenticate(start_node: Callable[..., Node], connect: Callable) -> None:
+    ana, stranger = Author.random(), Author.random()
+    own = start_node(env={"PRIVATE": "true", "ALLOWED_PUBKEYS": ana.pubkey})
+    client = await connect(own)
+    challenge = await client.challenge()
+    refused = await client.authenticate(stranger, challenge, own.url)
+    assert (refused.accepted, refused.message) == (False, "restricted: pubkey not authorized on this relay")
+    assert (await client.authenticate(ana, challenge, own.url)).accepted

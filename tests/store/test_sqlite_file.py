@@ -466,7 +466,7 @@ def test_what_is_asked_for_by_id_is_found_without_looking_at_anything_else(folde
         reader.give_up = lambda: True  # asked after 20 000 steps, which a walk through the log takes and more
         assert len(reader.select(asked, 10, 0).positions) == 1
         assert reader.state(wanted) is State.RETAINED
-        assert reader.compacted([wanted]) == []
+        assert reader.compacted([Filter(ids=frozenset({wanted}))]) == []
         assert reader.count(asked, 0) == 1
     store.close()
 

@@ -59,7 +59,7 @@ def test_fresh_and_settled_ids_are_found_alike(opened: Opened):
         assert opened.ids(opened.reader.select(alone, 9, 0).positions) == [version.id]
         assert opened.reader.state(version.id) is State.RETAINED
     opened.writer.compact([1, 2, 11, 12])
-    assert opened.reader.compacted(ids) == sorted(versions[n - 1].id for n in (1, 2, 11, 12))
+    assert opened.reader.compacted([Filter(ids=frozenset(ids))]) == sorted(versions[n - 1].id for n in (1, 2, 11, 12))
     assert opened.writer.remove([versions[3].id, versions[12].id]) == 2
     expected = [State.COMPACTED, State.COMPACTED, State.RETAINED, State.REMOVED, *[State.RETAINED] * 6]
     expected += [State.COMPACTED, State.COMPACTED, State.REMOVED]

@@ -188,7 +188,7 @@ TAMPERED = {
     "a payload that is gone and said to be there": "UPDATE revisions SET retained = 1 WHERE position = 1",
     "an edge is forgotten": f"DELETE FROM parents WHERE parent = x'{B}'",
     "an edge to what never came is forgotten": f"DELETE FROM parents WHERE parent = x'{'ff' * 32}'",
-    "an edge that nobody drew": f"INSERT INTO parents SELECT document, x'{'34' * 32}' FROM parents LIMIT 1",
+    "an edge that nobody drew": f"INSERT INTO parents SELECT document, x'{'34' * 32}', child FROM parents LIMIT 1",
     "a revision is forgotten": "DELETE FROM revisions WHERE position = 4",
     "a removal is forgotten": "DELETE FROM removals",
     "a removal of what is there": "UPDATE removals SET target = 3",

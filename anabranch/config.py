@@ -115,6 +115,10 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     contact: doc(str | None, "the operator's address in NIP-11") = None
     pubkey: doc(str | None, "the operator's public key in NIP-11, hex") = None
     private: doc(bool, "only authenticated authors read and write, each their own") = False
+    revision_writes: doc(
+        Annotated[str, Meta(pattern="^(anybody|recipient)$")],
+        "who writes revisions on a public node: anybody, or only their recipient, authenticated",
+    ) = "anybody"
     allowed_pubkeys: doc(tuple[Pubkey, ...], "who may authenticate in private mode; unset: anybody") = ()
     relay_url: doc(
         str | None, "the url that AUTH and a request to vanish must name; unset: AUTH any, the latter ALL_RELAYS"
@@ -311,7 +315,8 @@ def _from_text(setting: Setting, text: str) -> Any:
     """An environment variable's text as the setting's type; an empty one is «unset» where that is possible."""
     try:
         if "tuple" in str(setting.type):
-            return tuple(int(part) for part in text.replace(" ", "").split(",") if part)
+            parts = [part for part in text.replace(" ", "").split(",") if part]
+            return msgspec.convert([int(part) for part in parts] if "int" in str(setting.type) else parts, setting.type)
         if text == "" and setting.may_be_unset:
             return None
         return msgspec.convert(text, setting.type, strict=False)

@@ -142,11 +142,14 @@ class RevisionModel(Model):
         revision = record.operation.revision
         if revision is None:
             return super().is_head(record)
-        return record.state is State.RETAINED and not any(
-            revision.revision in other.operation.revision.parents
-            for other in self.records
-            if other.operation.document == record.operation.document and other.state is not State.REMOVED
-        )
+        family = [r for r in self.records if r.operation.document == record.operation.document]
+        stored = [r.operation.revision for r in family if r.state is not State.REMOVED]
+        names = [parent for one in stored for parent in one.parents]
+        for name in names:  # what was removed counts where something stored descends from it
+            if all(one.revision != name for one in stored):
+                gone = [r.operation.revision for r in family if r.operation.revision.revision == name]
+                names += [parent for one in gone for parent in one.parents if parent not in names]
+        return record.state is State.RETAINED and revision.revision not in names
 
     def select(self, filters: Sequence[Filter], limit_max: int, now: int) -> list[str]:
         chosen: dict[str, Operation] = {}

@@ -210,6 +210,12 @@ class Items:
         return self._base.memory_bytes + (self._delta.memory_bytes if self._delta else 0)
 
     @property
+    def parts(self) -> dict[int, int]:
+        """The bytes of each of its parts, by an identity: sets that share a part name the same one."""
+        delta = {} if self._delta is None else {id(self._delta): self._delta.memory_bytes}
+        return {id(self._base): self._base.memory_bytes, **delta}
+
+    @property
     def fingerprint(self) -> bytes:
         """Of the whole set. Sets with the same items have the same."""
         return self.fingerprint_from(0)

@@ -86,11 +86,30 @@ R = TypeVar("R", bound=Revision)
 L = TypeVar("L", bound=Linked)
 
 
-def heads(revisions: Iterable[L]) -> list[L]:
+def heads(revisions: Iterable[L], removed: Iterable[Linked] = ()) -> list[L]:
     """The revisions of one document that no other names as a parent, by ascending revision id, each once."""
     distinct = {one.revision: one for one in revisions}
-    named = {parent for one in distinct.values() for parent in one.parents}
-    return [distinct[revision] for revision in sorted(distinct.keys() - named)]
+    return [distinct[revision] for revision in sorted(distinct.keys() - named(distinct.values(), removed))]
+
+
+def named(revisions: Iterable[Linked], removed: Iterable[Linked] = ()) -> set[str]:
+    """Which revisions of a document are named as parents, there or not.
+
+    What was `removed` names nobody by itself: a stranger's revision that is taken away leaves no trace. But where a
+    revision that is there descends from it, it was on the way, and what it had superseded stays superseded.
+    """
+    present = list(revisions)
+    there = {one.revision for one in present}
+    between: dict[str, set[str]] = {}
+    for gone in removed:
+        if gone.revision not in there:
+            between.setdefault(gone.revision, set()).update(gone.parents)
+    names: set[str] = set()
+    found = {parent for one in present for parent in one.parents}
+    while found:
+        names |= found
+        found = {parent for revision in found for parent in between.get(revision, ())} - names
+    return names
 
 
 def advance(current: Sequence[R], one: R, parents: Collection[str], named: bool) -> list[R]:

@@ -100,6 +100,7 @@ class Node:
             kinds=settings.kind_policy(),
             private=settings.private,
             relay_url=settings.relay_url,
+            own_revisions_only=settings.revision_writes == "recipient",
             allowed=frozenset(settings.allowed_pubkeys) or None,
             subscriptions=limits.subscriptions,
             subscription_id_characters=limits.subscription_id_characters,

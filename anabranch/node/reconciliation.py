@@ -78,7 +78,7 @@ class Sets:
 
     @property
     def bytes(self) -> int:
-        return sum(kept.items.memory_bytes for kept in self._kept.values() if kept.items is not None)
+        return _bytes(kept.items for kept in self._kept.values() if kept.items is not None)
 
     async def of(self, peer: Peer, filter: Filter) -> Items:
         """The set of a filter as it is published now."""
@@ -93,7 +93,7 @@ class Sets:
                     kept.items = await peer.read(lambda reader: self._read(reader, filter))
                 if kept.changes:
                     await self._bring_up_to_date(kept, kept.items)
-                items = kept.items
+                items = kept.items = await self._without_expired(peer, kept.items)
         finally:
             useless = kept.items is None or len(kept.items) > self._items_max
             if useless and not kept.lock.locked() and self._kept.get(filter) is kept:
@@ -101,9 +101,16 @@ class Sets:
         if len(items) > self._items_max:
             raise TooMany(f"more than {self._items_max} items")
         self._make_room(filter)
-        # What has expired and was not removed yet is served to nobody.
-        expired = await peer.read(lambda reader: reader.expired_items(now.seconds()))
-        return await asyncio.to_thread(items.changed, [], expired) if expired else items
+        return items
+
+    async def _without_expired(self, peer: Peer, items: Items) -> Items:
+        """What has expired is served to nobody, also when it was not removed yet."""
+
+        def read(reader: Reader) -> Items:
+            expired = [item for item in reader.expired_items(now.seconds()) if item in items]
+            return items.changed([], expired) if expired else items
+
+        return await peer.read(read)
 
     async def _bring_up_to_date(self, kept: _Kept, items: Items) -> None:
         noted, kept.changes = kept.changes, {}
@@ -213,11 +220,15 @@ class Reconciliation:
 
     def _has_room(self, items: Items) -> bool:
         """Whether one more set fits beside those of the sessions under way; a set that several share counts once."""
-        shared = {id(one): one.memory_bytes for one in (*self._open.values(), items)}
-        return len(shared) == 1 or sum(shared.values()) <= self._bytes_max
+        return not self._open or _bytes((*self._open.values(), items)) <= self._bytes_max
 
     def _refuse(self, peer: Peer, session: Session, text: str, *more: int) -> None:
         peer.send(frames.text(messages.neg_error(session.name, text, *more)))
+
+
+def _bytes(sets: Iterable[Items]) -> int:
+    """What sets take in memory; a part that several share counts once."""
+    return sum({part: size for items in sets for part, size in items.parts.items()}.values())
 
 
 def _build(rows: ItemRows) -> Items:

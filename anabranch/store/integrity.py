@@ -308,11 +308,12 @@ class _Check:
     def _revision_heads(self, document: bytes) -> tuple[_Positions, _Positions]:
         known = self._reader.revision_lineage(document)
         stored = {f.revision.revision: f for f, _ in known if f.revision is not None and f.state is not State.REMOVED}
+        removed = [f.revision for f, _ in known if f.revision is not None and f.state is State.REMOVED]
         links = [facts.revision for facts in stored.values() if facts.revision is not None]
-        if {parent for link in links for parent in link.parents} != self._reader.named(document):
+        if revisions.named(links, removed) != self._reader.named(document):
             last = max(facts.position for facts, _ in known)
             self._findings.add(last, None, "the parents that its document remembers are not those it names", REBUILD)
-        heads = [stored[head.revision] for head in revisions.heads(links)]
+        heads = [stored[head.revision] for head in revisions.heads(links, removed)]
         return (
             {facts.id: facts.position for facts in heads},
             {facts.id: facts.position for facts, served in known if facts.head or served},

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import apsw
 
+from anabranch.store import upgrade
+
 MIGRATIONS = [
     """
     CREATE TABLE log (
@@ -169,4 +171,6 @@ def migrate(connection: apsw.Connection, stream: str, epoch: str) -> None:
                 pass
             if number == 1:
                 connection.execute("INSERT INTO log VALUES (1, ?, ?, 1, 0, 0)", (stream, epoch))
+            if number == 2:
+                upgrade.adopt_revisions(connection)
             connection.pragma("user_version", number)

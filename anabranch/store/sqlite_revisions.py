@@ -1,20 +1,20 @@
 """Revisions in the SQLite writer: which are heads, decided for a group in memory and written at once.
 
 A revision is known by its document and its own id, whatever the outer event's is. What is named as a parent is
-remembered whether it is there or not, so that heads are right in every order of arrival. What was removed for good is
-no longer stored: it names nobody, and a parent that nobody else names is a head again.
+remembered whether it is there or not, so that heads are right in every order of arrival. What was removed for good
+counts only as long as something stored descends from it (`revisions.heads`): `parents` holds the edges that count.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import apsw
 import msgspec
 
 from anabranch.core import revisions
-from anabranch.core.operation import Operation, State
+from anabranch.core.operation import Family, Operation, Removal, State, document_key
 from anabranch.store.contract import Offer
 from anabranch.store.sql import chunks, insert, marks
 
@@ -26,38 +26,92 @@ class Head(msgspec.Struct, frozen=True, gc=False):
     revision: str
 
 
-class Unlinked(msgspec.Struct, frozen=True):
-    """What the hard removal of a revision changed in its document."""
+class Edges:
+    """The edges of one document that count, while revisions are removed from it or come back to it.
 
-    document: bytes
-    revision: str
-    unnamed: tuple[str, ...]  # parents that nobody names any more
-    revived: tuple[Head, ...]  # those of them that are stored
+    A removed revision's edges are there exactly while it is named itself; `unlink` and `link` go on from one removed
+    revision to the next. Each works on many parents with few statements.
+    """
 
+    def __init__(self, db: apsw.Connection, document: bytes) -> None:
+        self._db = db
+        self._document = document
 
-def unlink(db: apsw.Connection, position: int) -> Unlinked:
-    """Take the edges of a removed revision away; its parents that nobody else names are heads again."""
-    row: Any = db.execute(
-        "SELECT document, revision, parents FROM revisions WHERE position = ?", (position,)
-    ).fetchone()
-    document, revision, joined = row
-    unnamed: list[str] = []
-    revived: list[Head] = []
-    for parent in (joined[at : at + 32] for at in range(0, len(joined), 32)):
-        db.execute("DELETE FROM parents WHERE document = ? AND parent = ? AND child = ?", (document, parent, position))
-        if db.execute("SELECT 1 FROM parents WHERE document = ? AND parent = ? LIMIT 1", (document, parent)).fetchall():
-            continue
-        unnamed.append(parent.hex())
-        stored: list[Any] = db.execute(
-            "SELECT r.position FROM revisions r JOIN operations o ON o.position = r.position "
-            "WHERE r.document = ? AND r.revision = ? AND o.state <> 2",
-            (document, parent),
-        ).fetchall()
-        for (at,) in stored:
-            db.execute("UPDATE operations SET head = 1 WHERE position = ?", (at,))
-            db.execute("UPDATE revisions SET current = retained WHERE position = ?", (at,))
-            revived.append(Head(at, parent.hex()))
-    return Unlinked(document, revision.hex(), tuple(unnamed), tuple(revived))
+    def _all(self, sql: str, bindings: Sequence[Any]) -> list[Any]:
+        return self._db.execute(sql, bindings).fetchall()
+
+    def removed(self, position: int) -> None:
+        """The revision at this position has been removed: if nobody names it, it names nobody any more."""
+        revision, parents = self._facts(position)
+        if not self._named([revision]):
+            self._unlink(position, parents)
+
+    def stored(self, revision: bytes, parents: Sequence[bytes]) -> None:
+        """A revision has been stored: removed copies of it count no more, removed parents of it count again."""
+        for position in self._copies([revision], removed=True):
+            self._unlink(position, self._facts(position)[1])
+        self._link(parents)
+
+    def _unlink(self, position: int, parents: Sequence[bytes]) -> None:
+        pending = [(position, parents)]
+        while pending:
+            position, parents = pending.pop()
+            for some in chunks(parents, 256):
+                self._db.execute(
+                    f"DELETE FROM parents WHERE document = ? AND child = ? AND parent IN ({marks(some)})",
+                    (self._document, position, *some),
+                )
+                named = self._named(some)
+                unnamed = [parent for parent in some if parent not in named]
+                self._mark(self._copies(unnamed, removed=False), head=1)
+                pending += ((at, self._facts(at)[1]) for at in self._copies(unnamed, removed=True))
+
+    def _link(self, names: Sequence[bytes]) -> None:
+        pending = list(names)
+        while pending:
+            some, pending = pending[:256], pending[256:]
+            there = {self._facts(at)[0] for at in self._copies(some, removed=False)}
+            for position in self._copies([name for name in some if name not in there], removed=True):
+                parents = self._facts(position)[1]
+                if not parents or self._is_linked(position, parents[0]):
+                    continue
+                self._db.executemany(
+                    "INSERT OR IGNORE INTO parents VALUES (?, ?, ?)",
+                    [(self._document, parent, position) for parent in parents],
+                )
+                self._mark(self._copies(parents, removed=False), head=0)
+                pending += parents
+
+    def _facts(self, position: int) -> tuple[bytes, list[bytes]]:
+        revision, joined = self._all("SELECT revision, parents FROM revisions WHERE position = ?", (position,))[0]
+        return revision, [joined[at : at + 32] for at in range(0, len(joined), 32)]
+
+    def _named(self, revisions: Sequence[bytes]) -> set[bytes]:
+        sql = f"SELECT DISTINCT parent FROM parents WHERE document = ? AND parent IN ({marks(revisions)})"
+        return {row[0] for row in self._all(sql, (self._document, *revisions))}
+
+    def _is_linked(self, position: int, parent: bytes) -> bool:
+        sql = "SELECT 1 FROM parents WHERE document = ? AND parent = ? AND child = ?"
+        return bool(self._all(sql, (self._document, parent, position)))
+
+    def _copies(self, revisions: Sequence[bytes], removed: bool) -> list[int]:
+        """Where these revisions stand, stored or removed."""
+        return [
+            row[0]
+            for some in chunks(revisions, 256)
+            for row in self._all(
+                "SELECT r.position FROM revisions r JOIN operations o ON o.position = r.position "
+                f"WHERE r.document = ? AND r.revision IN ({marks(some)}) AND (o.state = 2) = ?",
+                (self._document, *some, int(removed)),
+            )
+        ]
+
+    def _mark(self, positions: Sequence[int], head: int) -> None:
+        for some in chunks(positions, 256):
+            self._db.execute(f"UPDATE operations SET head = ? WHERE position IN ({marks(some)})", (head, *some))
+            self._db.execute(
+                f"UPDATE revisions SET current = retained AND ? WHERE position IN ({marks(some)})", (head, *some)
+            )
 
 
 class RevisionsOfGroup:
@@ -67,7 +121,9 @@ class RevisionsOfGroup:
         self._db = db
         self._known: dict[tuple[bytes, str], State] = {}
         self._named: set[tuple[bytes, str]] = set()
+        self._removed: set[tuple[bytes, str]] = set()
         self._heads: dict[bytes, list[Head]] = {}
+        self._offers: Sequence[Offer] = ()
         self._rows: list[Any] = []
         self._edges: list[tuple[bytes, bytes, int]] = []
         self._demoted: list[int] = []
@@ -75,13 +131,13 @@ class RevisionsOfGroup:
     def _all(self, sql: str, bindings: Sequence[Any]) -> list[Any]:
         return self._db.execute(sql, bindings).fetchall()
 
-    def look_up(self, offers: Sequence[Offer]) -> None:
+    def look_up(self, offers: Sequence[Offer], anything_removed: bool) -> None:
         """Read, with few statements, all that the decisions depend on."""
-        keys = {
-            (op.document, bytes.fromhex(op.revision.revision))
-            for offer in offers
-            if (op := offer.operation).revision is not None and op.document is not None
-        }
+        self._offers = offers
+        operations = [offer.operation for offer in offers if offer.operation.revision is not None]
+        keys = {(op.document, bytes.fromhex(op.revision.revision)) for op in operations if op.revision and op.document}
+        if anything_removed:
+            self._look_up_removed(operations, keys)
         for chunk in chunks(list(keys), 128):
             pairs, values = ",".join(["(?,?)"] * len(chunk)), [value for key in chunk for value in key]
             for document, revision, state in self._all(
@@ -101,6 +157,60 @@ class RevisionsOfGroup:
                 some,
             ):
                 self._heads.setdefault(document, []).append(Head(position, revision.hex()))
+
+    def _look_up_removed(self, operations: Sequence[Operation], keys: set[tuple[bytes, bytes]]) -> None:
+        wanted = keys | {
+            (op.document, bytes.fromhex(parent))
+            for op in operations
+            if op.revision is not None and op.document is not None
+            for parent in op.revision.parents
+        }
+        for chunk in chunks(list(wanted), 128):
+            pairs, values = ",".join(["(?,?)"] * len(chunk)), [value for key in chunk for value in key]
+            for document, revision in self._all(
+                "SELECT r.document, r.revision FROM revisions r JOIN operations o ON o.position = r.position "
+                f"WHERE (r.document, r.revision) IN (VALUES {pairs}) AND o.state = 2",
+                values,
+            ):
+                self._removed.add((document, revision.hex()))
+
+    def meets_removed(self, operation: Operation) -> bool:
+        """Whether it is, or names, a revision that was removed: then more edges than its own change."""
+        if not self._removed:
+            return False
+        assert operation.document is not None and operation.revision is not None
+        names = (operation.revision.revision, *operation.revision.parents)
+        return any((operation.document, name) in self._removed for name in names)
+
+    def settle(self, operation: Operation) -> None:
+        """It has been written, and meets what was removed."""
+        assert operation.document is not None and operation.revision is not None
+        facts = operation.revision
+        parents = [bytes.fromhex(parent) for parent in facts.parents]
+        Edges(self._db, operation.document).stored(bytes.fromhex(facts.revision), parents)
+        self._renew({operation.document})
+
+    def removed(self, removals: Iterable[Removal]) -> None:
+        """These are stored no more, as far as this group is concerned too."""
+        documents: set[bytes] = set()
+        for removal in removals:
+            assert removal.recipient is not None and removal.coordinate is not None and removal.revision is not None
+            document = document_key(Family.REVISION, removal.recipient, 0, removal.coordinate)
+            documents.add(document)
+            self._known.pop((document, removal.revision), None)
+            self._removed.add((document, removal.revision))
+        self._renew(documents)
+
+    def _renew(self, documents: set[bytes]) -> None:
+        """Read anew which revisions of these documents are heads, and which are named."""
+        for document in documents:
+            self._heads.pop(document, None)
+            self._named = {key for key in self._named if key[0] != document}
+        offers = [offer for offer in self._offers if offer.operation.document in documents]
+        if offers:
+            known, everything = dict(self._known), self._offers
+            self.look_up(offers, anything_removed=False)
+            self._known, self._offers = known, everything
 
     def state(self, operation: Operation) -> State | None:
         """What is known of the revision, whichever event brought it."""
@@ -138,14 +248,6 @@ class RevisionsOfGroup:
             int(head),
         )
         return head
-
-    def removed(self, unlinked: Unlinked) -> None:
-        """It is stored no more, as far as this group is concerned too."""
-        document = unlinked.document
-        self._known.pop((document, unlinked.revision), None)
-        self._named.difference_update((document, parent) for parent in unlinked.unnamed)
-        current = [head for head in self._heads.get(document, ()) if head.revision != unlinked.revision]
-        self._heads[document] = [*current, *unlinked.revived]
 
     def write(self) -> None:
         insert(self._db, "revisions", _COLUMNS, self._rows)

@@ -32,7 +32,7 @@ from anabranch.store.sql import (
     tag_keys,
     transaction,
 )
-from anabranch.store.sqlite_revisions import RevisionsOfGroup, Unlinked, unlink
+from anabranch.store.sqlite_revisions import Edges, RevisionsOfGroup
 
 STORAGE_SPENT = Refused("restricted", "the access key's storage limit is reached")
 DELETED = Refused("blocked", "deleted by its author")
@@ -63,7 +63,7 @@ class _Dropped(msgspec.Struct, frozen=True):
     position: int
     size: int
     removal: Removal
-    unlinked: Unlinked | None = None
+    hard: bool = False  # a revision that is removed for good: its followers are told
 
 
 def _sum(dropped: Sequence[_Dropped]) -> tuple[int, int]:
@@ -75,6 +75,7 @@ class SqliteWriter:
         self._db = connection
         self._fresh = self._value("SELECT count(*) FROM fresh_ids")
         self._anything_deleted = self._value("SELECT EXISTS (SELECT 1 FROM deletions)") == 1
+        self._anything_removed = self._value("SELECT EXISTS (SELECT 1 FROM removals)") == 1
         self._vanished: dict[str, int] = dict(self._all("SELECT author, until FROM vanished"))
         self._removals: list[Removal] = []
 
@@ -248,7 +249,7 @@ class SqliteWriter:
         for chunk in chunks(positions, 200):
             rows = self._all(
                 "SELECT o.position, o.created_at, o.size, o.access_key, p.raw, o.id, o.author, o.coordinate, "
-                "r.recipient, r.revision FROM operations o JOIN payloads p ON p.position = o.position "
+                "r.recipient, r.revision, r.document FROM operations o JOIN payloads p ON p.position = o.position "
                 "LEFT JOIN revisions r ON r.position = o.position "
                 f"WHERE o.state = 0 AND ({condition}) AND o.position IN ({marks(chunk)}) ORDER BY o.position",
                 chunk,
@@ -275,8 +276,11 @@ class SqliteWriter:
                 revision = None if row[9] is None else row[9].hex()
                 removal = Removal(row[5].hex(), row[1], row[6].hex(), reason, None, row[8], row[7], revision)
                 hard = revision is not None and state is State.REMOVED
-                dropped.append(_Dropped(row[0], row[2], removal, unlink(self._db, row[0]) if hard else None))
-                if not hard:
+                dropped.append(_Dropped(row[0], row[2], removal, hard))
+                if hard:
+                    self._anything_removed = True
+                    Edges(self._db, row[10]).removed(row[0])
+                else:
                     self._removals.append(removal)
         return dropped
 
@@ -284,7 +288,7 @@ class SqliteWriter:
         """Give the hard removal of each revision a position after the tip, for its followers. The tip after them."""
         rows: list[Any] = []
         for one in dropped:
-            if one.unlinked is not None:
+            if one.hard:
                 tip += 1
                 rows += (tip, one.position, one.removal.recipient, one.removal.reason)
                 self._removals.append(msgspec.structs.replace(one.removal, position=Position(tip)))
@@ -361,7 +365,7 @@ class _Group:
                 self._known[row[0]] = State(row[1])
         self._wrapped = any(offer.operation.revision is not None for offer in offers)
         if self._wrapped:
-            self._revisions.look_up(offers)
+            self._revisions.look_up(offers, self._writer._anything_removed)
         documents = list(
             {op.document for offer in offers if (op := offer.operation).document is not None and op.revision is None}
         )
@@ -419,6 +423,9 @@ class _Group:
                 self._supersede(current)
                 self._heads[operation.document] = [version]
         self._add(operation, id, head, offer.access_key)
+        if operation.revision is not None and self._revisions.meets_removed(operation):
+            self._write()
+            self._revisions.settle(operation)
         if event.kind == nostr.DELETION and operation.family is Family.PLAIN:
             position = self._tip
             self._delete(event)
@@ -519,8 +526,8 @@ class _Group:
         positions = {one.position for one in dropped}
         for one in dropped:
             self._known[bytes.fromhex(one.removal.id)] = State.REMOVED
-            if one.unlinked is not None:
-                self._revisions.removed(one.unlinked)
+        if removed := [one.removal for one in dropped if one.hard]:
+            self._revisions.removed(removed)
         for document, current in self._heads.items():  # of what can be replaced; snapshots stay where they are
             if any(head.position in positions for head in current) and not any(head.clock for head in current):
                 self._heads[document] = [head for head in current if head.position not in positions]

@@ -112,6 +112,7 @@ class Rules(msgspec.Struct, frozen=True):
     kinds: KindPolicy
     private: bool = False
     relay_url: str | None = None
+    own_revisions_only: bool = False  # on a public node too: revisions are written by their recipient alone
     allowed: frozenset[str] | None = None  # who may authenticate; None: anybody
     subscriptions: int = 100
     subscription_id_characters: int = 64
@@ -122,6 +123,10 @@ class Rules(msgspec.Struct, frozen=True):
     bad_messages: int = 1_000
     grants: Callable[[], list[Grant] | None] = lambda: None
     """The access keys that hold just now; None when there are none at all, and then none is asked for."""
+
+    @property
+    def authenticates(self) -> bool:
+        return self.private or self.own_revisions_only
 
 
 def find_grant(grants: list[Grant], key: str) -> Grant | None:
@@ -153,7 +158,7 @@ class Session:
         self.reconciling: dict[str, bool] = {}  # reconciliations under way, and whether of revisions
 
     def greeting(self) -> list[Effect]:
-        return [Send(messages.auth(self._challenge))] if self._rules.private else []
+        return [Send(messages.auth(self._challenge))] if self._rules.authenticates else []
 
     def receive(self, message: bytes, now: int) -> list[Effect]:
         """What a text message asks for. Whatever is wrong with it gets an answer and changes nothing."""
@@ -207,7 +212,7 @@ class Session:
             return self._answer_bad(messages.ok(event.id, False, f"invalid: {error}"))
         except Unsupported as error:
             return self._answer_bad(messages.ok(event.id, False, f"unsupported: {error}"))
-        if rules.private and (text := self._may_write(operation)):
+        if rules.authenticates and (text := self._may_write(operation)):
             return self._answer_bad(messages.ok(event.id, False, text))
         self._bad = 0
         return [Publish(operation, self.grant.key if self.grant else None)]
@@ -229,6 +234,8 @@ class Session:
                 return "auth-required: authentication required for revision writes"
             if operation.revision.recipient not in self.authors:
                 return "restricted: can only write revision state addressed to you"
+            return None
+        if not self._rules.private:
             return None
         if not self.authors:
             return "auth-required: authentication required for snapshot writes"
@@ -461,7 +468,7 @@ class Session:
 
     def _may_authenticate(self, event: Event, now: int) -> str | None:
         rules = self._rules
-        if not rules.private:
+        if not rules.authenticates:
             return "invalid: this relay asks for no authentication"
         if rules.grants() is not None and self.grant is None:
             return "token-required: present a valid access token before authenticating"

@@ -225,6 +225,21 @@ async def test_a_session_is_over_when_another_key_is_shown(
         own.end()
 
 
+async def test_a_public_node_may_leave_revisions_to_their_recipient(
+    start_node: Callable[..., Node], connect: Callable
+) -> None:
+    ana, stranger = Author.random(), Author.random()
+    own = start_node(env={"REVISION_WRITES": "recipient"})
+    client, other = await connect(own), await connect(own)
+    challenge = await client.challenge()
+    assert (await client.publish(wrap(ana, "d", rid("a")))).message == AUTH.format("writes")
+    assert (await client.authenticate(ana, challenge, own.url)).accepted
+    assert (await client.publish(wrap(ana, "d", rid("a")))).accepted
+    assert (await client.publish(wrap(stranger, "d", rid("b")))).message == NOT_YOUR_WRITE
+    assert (await other.publish(stranger.event(1, "open to all"))).accepted
+    assert len((await other.req({"kinds": [GIFT_WRAP], "#p": [ana.pubkey]})).events) == 1
+
+
 async def test_only_those_on_the_list_may_authenticate(start_node: Callable[..., Node], connect: Callable) -> None:
     ana, stranger = Author.random(), Author.random()
     own = start_node(env={"PRIVATE": "true", "ALLOWED_PUBKEYS": ana.pubkey})

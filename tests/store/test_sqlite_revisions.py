@@ -16,8 +16,9 @@ from anabranch.core import nostr
 from anabranch.core.changes import RevisionQuery
 from anabranch.core.nostr import Event, Keys, Limits
 from anabranch.core.operation import Family, KindPolicy, Operation, State, classify
+from anabranch.core.token import Position
 from anabranch.store import integrity, transfer
-from anabranch.store.contract import Offer, Stored, StoreError
+from anabranch.store.contract import Duplicate, Offer, Outcome, Stored, StoreError
 from anabranch.store.integrity import Findings
 from anabranch.store.sqlite import DATABASE, SqliteStore
 
@@ -133,8 +134,8 @@ def wrapped(r: str, parents: tuple[str, ...] = (), d: str = "note", m: int = STA
     return WRAP.sign(1059, [*tags, ["op", op], ["m", str(m)], ["type", "note"], ["v", "2"]], "sealed", START)
 
 
-def fill(store: SqliteStore, *events: Event) -> None:
-    store.writer.append([Offer(classify(e, nostr.serialise(e), KindPolicy())) for e in events], START * 1000)
+def fill(store: SqliteStore, *events: Event) -> list[Outcome]:
+    return store.writer.append([Offer(classify(e, nostr.serialise(e), KindPolicy())) for e in events], START * 1000)
 
 
 @pytest.fixture
@@ -226,12 +227,29 @@ def test_a_file_of_the_release_before_is_brought_up_with_all_that_is_in_it(tmp_p
     assert verify(tmp_path / "data").sound
 
 
-def test_a_store_of_the_release_before_is_sound_after_the_migration(tmp_path: Path):
-    """There, a gift wrap of whatever tags was an ordinary event; it stays one."""
+def test_gift_wraps_of_the_release_before_join_the_family_when_they_are_revisions(tmp_path: Path):
+    """There, a gift wrap of whatever tags was an ordinary event. What is a revision is one after the migration."""
     store = SqliteStore.open(tmp_path / "data")
-    for made in (wrapped(A), WRAP.sign(1059, [["p", ME.pubkey], ["d", "x"]], "", START)):
+    partly = WRAP.sign(1059, [["p", ME.pubkey], ["d", "x"]], "", START)
+    for made in (wrapped(B, (A,)), partly, wrapped(A), wrapped(C, (A,))):
         store.writer.append([Offer(Operation(made, nostr.serialise(made), Family.PLAIN))], START * 1000)
     store.close()
+    connection = apsw.Connection(str(tmp_path / "data" / DATABASE))
+    for table in ("revisions", "parents", "removals", "vanished"):
+        connection.execute(f"DROP TABLE {table}")
+    connection.pragma("user_version", 1)
+    connection.close()
+    store = SqliteStore.open(tmp_path / "data")
+    try:
+        reader = store.open_reader()
+        rows = reader.current_revisions(RevisionQuery(ME.pubkey), 10, START)
+        assert {rows.ids[:32].hex(), rows.ids[32:].hex()} == {B, C}
+        assert [e.position for e in reader.changes(RevisionQuery(ME.pubkey), Position(0), None, 9).entries] == [1, 3, 4]
+        assert reader.statistics().conflicts == 1
+        reader.close()
+        assert fill(store, wrapped(A)) == [Duplicate(State.RETAINED)]
+    finally:
+        store.close()
     findings = verify(tmp_path / "data")
     assert findings.sound, findings.found
 

@@ -17,7 +17,7 @@ EPILOG = "\b\nExit codes:\n" + "\n".join(f"  {int(code):<3} {meaning}" for code,
 @click.group(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="anabranch", message="%(prog)s %(version)s")
 def main() -> None:
-    """Signed histories that part and join again: a Nostr relay with a snapshot changes feed.
+    """Signed histories that part and join again: a Nostr relay, and notes that live on it.
 
     `anabranch serve` starts a node. Every setting can stand in a TOML file (--config), in the environment
     (ANABRANCH_...) or, where there is one, in a flag; the later rules over the earlier.

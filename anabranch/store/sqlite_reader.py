@@ -39,7 +39,7 @@ from anabranch.store.contract import (
 )
 from anabranch.store.sql import SHORT, SNAPSHOTS_OF_DOCUMENT, chunks, marks, operations_by_id, tag_key
 from anabranch.store.sqlite_feed import feed_page, revision_conditions, snapshot_conditions
-from anabranch.store.sqlite_select import Select, matching_sql
+from anabranch.store.sqlite_select import Select, is_about, matching_sql
 
 _STATES = tuple(State)
 VARIABLES_MAX = 32_000  # that one statement may bind
@@ -133,7 +133,7 @@ class SqliteReader:
                     f"FROM {operations_by_id(len(chunk))} AND o.state = 1",
                     [bytes.fromhex(id) for id in chunk],
                 )
-                found.update(row[0].hex() for row in rows if _is_about(filter, *row[1:]))
+                found.update(row[0].hex() for row in rows if is_about(filter, *row[1:]))
         return sorted(found)
 
     def compacted_revisions(self, filters: Sequence[Filter]) -> list[str]:
@@ -148,7 +148,7 @@ class SqliteReader:
                     f"WHERE r.revision IN ({marks(chunk)}) AND o.state = 1",
                     [bytes.fromhex(name) for name in chunk],
                 )
-                found.update(row[0].hex() for row in rows if _is_about(filter, *row[1:]))
+                found.update(row[0].hex() for row in rows if is_about(filter, *row[1:]))
         return sorted(found)
 
     def oldest_mtime(self) -> int | None:
@@ -556,17 +556,6 @@ def _as_store_errors() -> Iterator[None]:
 
 def _version(row: Any) -> Version:
     return Version(Position(row[0]), row[1].hex(), row[2], _decode_clock(row[3]))
-
-
-def _is_about(filter: Filter, author: bytes, kind: int, coordinate: str | None, recipient: str | None) -> bool:
-    """Whether a filter could have given what is compacted: by author, kind, document and recipient."""
-    tags = dict(filter.tags)
-    return (
-        (filter.authors is None or author.hex() in filter.authors)
-        and (filter.kinds is None or kind in filter.kinds)
-        and ("d" not in tags or coordinate in tags["d"])
-        and ("p" not in tags or recipient in tags["p"])
-    )
 
 
 def _revision_facts(row: Any) -> revision_rules.Facts:

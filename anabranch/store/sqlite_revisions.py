@@ -123,7 +123,7 @@ class RevisionsOfGroup:
         self._named: set[tuple[bytes, str]] = set()
         self._removed: set[tuple[bytes, str]] = set()
         self._heads: dict[bytes, list[Head]] = {}
-        self._offers: Sequence[Offer] = ()
+        self._stale: set[bytes] = set()
         self._rows: list[Any] = []
         self._edges: list[tuple[bytes, bytes, int]] = []
         self._demoted: list[int] = []
@@ -133,11 +133,13 @@ class RevisionsOfGroup:
 
     def look_up(self, offers: Sequence[Offer], anything_removed: bool) -> None:
         """Read, with few statements, all that the decisions depend on."""
-        self._offers = offers
         operations = [offer.operation for offer in offers if offer.operation.revision is not None]
         keys = {(op.document, bytes.fromhex(op.revision.revision)) for op in operations if op.revision and op.document}
         if anything_removed:
             self._look_up_removed(operations, keys)
+        self._read(keys)
+
+    def _read(self, keys: set[tuple[bytes, bytes]]) -> None:
         for chunk in chunks(list(keys), 128):
             pairs, values = ",".join(["(?,?)"] * len(chunk)), [value for key in chunk for value in key]
             for document, revision, state in self._all(
@@ -188,29 +190,27 @@ class RevisionsOfGroup:
         facts = operation.revision
         parents = [bytes.fromhex(parent) for parent in facts.parents]
         Edges(self._db, operation.document).stored(bytes.fromhex(facts.revision), parents)
-        self._renew({operation.document})
+        self._stale.add(operation.document)
 
     def removed(self, removals: Iterable[Removal]) -> None:
         """These are stored no more, as far as this group is concerned too."""
-        documents: set[bytes] = set()
         for removal in removals:
             assert removal.recipient is not None and removal.coordinate is not None and removal.revision is not None
             document = document_key(Family.REVISION, removal.recipient, 0, removal.coordinate)
-            documents.add(document)
+            self._stale.add(document)
             self._known.pop((document, removal.revision), None)
             self._removed.add((document, removal.revision))
-        self._renew(documents)
 
-    def _renew(self, documents: set[bytes]) -> None:
-        """Read anew which revisions of these documents are heads, and which are named."""
-        for document in documents:
-            self._heads.pop(document, None)
-            self._named = {key for key in self._named if key[0] != document}
-        offers = [offer for offer in self._offers if offer.operation.document in documents]
-        if offers:
-            known, everything = dict(self._known), self._offers
-            self.look_up(offers, anything_removed=False)
-            self._known, self._offers = known, everything
+    def is_stale(self, operation: Operation) -> bool:
+        """Whether revisions of its document were removed or came back in this group, so that it must be read anew."""
+        return operation.document in self._stale
+
+    def look_again(self, operation: Operation) -> None:
+        """Read what the decision on this one depends on, after all before it was written."""
+        assert operation.document is not None and operation.revision is not None
+        self._heads.pop(operation.document, None)
+        self._named.discard((operation.document, operation.revision.revision))
+        self._read({(operation.document, bytes.fromhex(operation.revision.revision))})
 
     def state(self, operation: Operation) -> State | None:
         """What is known of the revision, whichever event brought it."""

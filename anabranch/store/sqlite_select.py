@@ -155,3 +155,14 @@ def matching_sql(filter: Filter, now: int, first: int = 1) -> tuple[str, list[An
         f"AND o.created_at BETWEEN ? AND ?{''.join(f' AND {condition}' for condition in conditions)}",
         [*keys, now, filter.since or 0, _END if filter.until is None else filter.until, *bindings],
     )
+
+
+def is_about(filter: Filter, author: bytes, kind: int, coordinate: str | None, recipient: str | None) -> bool:
+    """Whether a filter could have given what is compacted: by author, kind, document and recipient."""
+    tags = dict(filter.tags)
+    return (
+        (filter.authors is None or author.hex() in filter.authors)
+        and (filter.kinds is None or kind in filter.kinds)
+        and ("d" not in tags or coordinate in tags["d"])
+        and ("p" not in tags or recipient in tags["p"])
+    )

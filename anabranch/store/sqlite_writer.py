@@ -390,6 +390,9 @@ class _Group:
         if state in (None, State.REMOVED) and self._writer._anything_deleted and self._is_deleted(operation, id):
             return DELETED
         if state is None and operation.revision is not None:
+            if self._revisions.is_stale(operation):
+                self._write()
+                self._revisions.look_again(operation)
             state = self._revisions.state(operation)
         if state is not None:
             return Duplicate(state)

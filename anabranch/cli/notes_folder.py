@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import functools
 import os
+import shlex
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
+import apsw
 import click
 
 from anabranch.cli.shell import Exit, Failure, Shell
@@ -36,17 +38,24 @@ class NotesShell(Shell):
         shared = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
         return Path(shared).expanduser() / "anabranch" / "notes"
 
-    def keys(self) -> Keys:
+    def command(self, *words: str) -> str:
+        """A command on this folder, to be told to the person."""
+        return shlex.join(["anabranch", "notes", *words, *(["--data", self.data] if self.data else [])])
+
+    def secret(self) -> bytes:
         file = self.folder / KEY
         try:
             text = file.read_text("utf-8")
         except FileNotFoundError:
+            if holds_something(self.folder / REPLICA):
+                again = self.command("init", "--import")
+                raise Failure(f"the key to the notes in {self.folder} is missing; bring it back: {again}") from None
             where = "" if self.folder == NotesShell(None, None, False, False).folder else f" --data {self.folder}"
             raise Failure(f"no notes in {self.folder}; begin with `anabranch notes init{where}`") from None
         try:
-            return Keys(parse_secret(text))
-        except Invalid as error:
-            raise Failure(f"{file}: {error}") from None
+            return parse_secret(text)
+        except (Invalid, UnicodeDecodeError) as error:
+            raise Failure(f"{file}: {error}; put a copy of your key there") from None
 
     def save_key(self, secret: bytes) -> None:
         """Written before anything is encrypted to it, and on disk before it is used."""
@@ -57,8 +66,24 @@ class NotesShell(Shell):
             out.flush()
             os.fsync(out.fileno())
 
-    async def replica(self, follow: bool = False, **rest: Any) -> Replica:
-        return await Replica.open(self.folder / REPLICA, self.keys(), follow=follow, **rest)
+    async def replica(self, follow: bool = False) -> Replica:
+        """The notes that `init` made. Where the database is gone, that is said: a new one would look like no notes."""
+        keys, file = Keys(self.secret()), self.folder / REPLICA
+        if not holds_something(file):
+            how = "empty (0 bytes)" if file.exists() else "not there"
+            raise Failure(
+                f"{file} is {how}, although its key is there. Put a copy of it back;"
+                f" or `{self.command('init')}` (with your --relay and --family) makes it anew, and sync brings what"
+                " relays have"
+            )
+        return await self.open(keys, follow=follow)
+
+    async def open(self, keys: Keys, follow: bool = False, **rest: Any) -> Replica:
+        return await Replica.open(self.folder / REPLICA, keys, follow=follow, **rest)
+
+
+def holds_something(file: Path) -> bool:
+    return file.exists() and file.stat().st_size > 0
 
 
 def parse_secret(text: str) -> bytes:
@@ -92,11 +117,16 @@ def options(command: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., 
         def carry_out() -> None:
             import asyncio
 
+            from anabranch.cli.notes_words import of_file
+
             try:
                 asyncio.run(command(shell, **rest))
-            except ReplicaError as error:
+            except (ReplicaError, apsw.Error) as error:
                 if debug:
                     raise
+                cause = error if isinstance(error, apsw.Error) else error.__cause__
+                if isinstance(cause, apsw.Error):
+                    shell.end(of_file(shell, shell.folder / REPLICA, cause), Exit.FAILED)
                 shell.end(str(error), Exit.FAILED)
 
         shell.run(carry_out)

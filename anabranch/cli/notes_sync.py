@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import click
 import msgspec
 
+from anabranch.cli import notes_refused as refused
 from anabranch.cli.notes_folder import NotesShell, options
+from anabranch.cli.notes_follow import Telling
+from anabranch.cli.notes_words import of_relay
 from anabranch.cli.shell import Exit, Failure
-from anabranch.client import Change, ChangeKind, RelayStatus, Replica
+from anabranch.client import Change, ChangeKind, Document, RelayStatus, Replica
+from anabranch.core import nip19
 
 FAILURES = 2
 """After so many vain tries a relay is given up, until the next sync."""
@@ -37,29 +42,42 @@ async def sync(shell: NotesShell, follow: bool, seconds_max: float, retry_refuse
     Exits with 1 where a relay could not be reached, would not have the notes, or took too long.
     """
     async with await shell.replica(follow=True) as replica:
+        changes = replica.changes()
         before = {one.url: one for one in await replica.status()}
         if not before:
-            raise Failure("no relays yet; add one: anabranch notes relay add wss://…")
+            raise Failure(f"no relays yet; add one: {shell.command('relay', 'add')} wss://…")
         if retry_refused:
-            for url in before:
+            for url, one in before.items():
                 await replica.retry(url)
+                before[url] = dataclasses.replace(one, owed=one.owed + len(one.refused), refused=())
         if follow:
-            await _follow(shell, replica)
+            await _follow(shell, replica, changes)
             return
         received = Counter[str]()
-        watching = asyncio.create_task(_watch(replica, received))
+        watching = asyncio.create_task(_watch(changes, received))
         with shell.progress("syncing") as show:
             given_up = await _until_done(replica, before, seconds_max, show)
         watching.cancel()
         after = await replica.status()
         clashing = await replica.conflicts()
-    rows = [_outcome(one, before[one.url], received[one.url], given_up) for one in after]
-    text = "\n".join(_row(row) for row in rows)
+        documents = await replica.documents(deleted=True)
+        owner, family = nip19.encode("npub", bytes.fromhex(replica.owner)), replica.family
+    rows = [_outcome(shell, one, before[one.url], received[one.url], given_up, documents) for one in after]
+    text = "\n".join(line for row in rows for line in _lines(row))
     shell.result({"relays": rows, "conflicts": [one.d for one in clashing]}, text)
-    if clashing and not shell.json:
-        many = "1 note is" if len(clashing) == 1 else f"{len(clashing)} notes are"
-        shell.note(f"{many} in conflict; look at them with: anabranch notes conflicts")
-    if not all(row["caught_up"] and not row["refused"] for row in rows):
+    fails = not all(row["caught_up"] and not refused.current(row["refused"]) for row in rows)
+    if not shell.json:
+        if any(refused.current(row["refused"]) for row in rows):
+            shell.note(refused.advice(shell))
+        if clashing:
+            many = "1 note is" if len(clashing) == 1 else f"{len(clashing)} notes are"
+            shell.note(f"{many} in conflict; look at them with: {shell.command('conflicts')}")
+        if not documents and not fails:
+            shell.note(
+                "no notes here, and none there. If you have some on another device: was it synced with this relay, has"
+                f" it the same key ({owner}), and was it made with `--family {family}` as this one?"
+            )
+    if fails:
         sys.exit(Exit.FAILED)
 
 
@@ -106,59 +124,60 @@ async def _some(changes: Any, seconds_max: float) -> list[Change]:
         return found
 
 
-async def _watch(replica: Replica, received: Counter[str]) -> None:
-    async for change in replica.changes():
+async def _watch(changes: AsyncIterator[Change], received: Counter[str]) -> None:
+    async for change in changes:
         if change.kind is ChangeKind.WRITTEN and change.relay:
             received[change.relay] += 1
 
 
-def _outcome(after: RelayStatus, before: RelayStatus, received: int, given_up: dict[str, str]) -> dict[str, Any]:
+def _outcome(
+    shell: NotesShell,
+    after: RelayStatus,
+    before: RelayStatus,
+    received: int,
+    given_up: dict[str, str],
+    documents: list[Document],
+) -> dict[str, Any]:
+    error = None if after.caught_up else given_up.get(after.url, after.last_error)
+    newly_refused = {one.version for one in after.refused} - {one.version for one in before.refused}
     return {
         "url": after.url,
         "caught_up": after.caught_up,
-        "sent": max(0, before.owed - after.owed - len(after.refused)),
+        "sent": max(0, before.owed - after.owed - len(newly_refused)),
         "received": received,
         "owed": after.owed,
-        "refused": [msgspec.to_builtins(one) for one in after.refused],
+        "refused": refused.as_json(after.refused, documents),
         "dropped": after.dropped - before.dropped,
-        "error": None if after.caught_up else given_up.get(after.url, after.last_error),
+        "error": None if error is None else of_relay(shell, after.url, error),
     }
 
 
-def _row(row: dict[str, Any]) -> str:
+def _lines(row: dict[str, Any]) -> list[str]:
+    """How a relay stands, and below it the notes that it does not take."""
+    untaken = len({one["d"] for one in refused.current(row["refused"])})
     if row["caught_up"]:
-        stands = click.style("in step", fg="green")
+        but = f"has all but {'1 note that it refuses' if untaken == 1 else f'{untaken} notes that it refuses'}"
+        stands = click.style(but, fg="red") if untaken else click.style("in step", fg="green")
         parts = [f"{row['sent']} sent", f"{row['received']} received"]
     else:
         stands = click.style("not in step", fg="red")
         parts = [str(row["error"] or "still busy")] + ([f"{row['owed']} to send"] if row["owed"] else [])
-    if row["refused"]:
-        reasons = sorted({one["reason"] for one in row["refused"]})
-        parts.append(click.style(f"{len(row['refused'])} refused ({'; '.join(reasons)})", fg="red"))
+        parts += [click.style(f"{untaken} refused", fg="red")] if untaken else []
     if row["dropped"]:
         parts.append(click.style(f"{row['dropped']} bad events left out", fg="red"))
-    return f"{row['url']}  {stands}: {', '.join(parts)}"
+    return [f"{row['url']}  {stands}: {', '.join(parts)}", *refused.lines(row["refused"])]
 
 
-async def _follow(shell: NotesShell, replica: Replica) -> None:
+async def _follow(shell: NotesShell, replica: Replica, changes: AsyncIterator[Change]) -> None:
     if not shell.json:
         shell.note("following; Ctrl-C ends it")
-    async for change in replica.changes():
+    telling = Telling(shell, replica)
+    await telling.begin()
+    async for change in changes:
         if shell.json:
             click.echo(msgspec.json.encode(change))
-            continue
-        who = change.relay or "here"
-        match change.kind:
-            case ChangeKind.WRITTEN if change.d:
-                click.echo(f"{change.d[:8]}  changed ({who})")
-            case ChangeKind.CONFLICT_BEGUN if change.d:
-                click.echo(click.style(f"{change.d[:8]}  is in conflict ({who})", fg="red"))
-            case ChangeKind.CONFLICT_ENDED if change.d:
-                click.echo(f"{change.d[:8]}  is settled ({who})")
-            case ChangeKind.WRITTEN:
-                pass
-            case _:
-                shell.note(f"{who}  {change.kind.value.replace('_', ' ')}  {change.detail}".rstrip())
+        else:
+            await telling.tell(change)
 
 
 # --- relays ----------------------------------------------------------------------------------------------------------
@@ -186,23 +205,29 @@ async def list_relays(shell: NotesShell) -> None:
     """List the relays, and what each lacks."""
     async with await shell.replica() as replica:
         found = await replica.status()
-    rows = [
+        documents = await replica.documents(deleted=True) if any(one.refused for one in found) else []
+    rows: list[dict[str, Any]] = [
         {"url": one.url, "position": one.position, "owed": one.owed, "refused": len(one.refused)}
         | {"removed": one.removed, "dropped": one.dropped, "last_dropped": one.last_dropped}
+        | {"refused_notes": refused.current(refused.as_json(one.refused, documents))}
         for one in found
     ]
-    shell.result({"relays": rows}, "\n".join(_standing(one) for one in found))
+    pairs = zip(found, rows, strict=True)
+    lines = (line for one, row in pairs for line in _standing(one, row["refused_notes"]))
+    shell.result({"relays": rows}, "\n".join(lines))
+    if any(row["refused_notes"] for row in rows) and not shell.json:
+        shell.note(refused.advice(shell))
     if not found and not shell.json:
-        shell.note("no relays yet; add one: anabranch notes relay add wss://…")
+        shell.note(f"no relays yet; add one: {shell.command('relay', 'add')} wss://…")
 
 
-def _standing(one: RelayStatus) -> str:
+def _standing(one: RelayStatus, untaken: list[dict[str, Any]]) -> list[str]:
     parts = ["never synced" if one.position is None else "synced before", f"{one.owed} to send"]
-    if one.refused:
-        parts.append(f"{len(one.refused)} refused")
+    if untaken:
+        parts.append(f"{len(untaken)} refused")
     if one.dropped:
         parts.append(f"{one.dropped} bad events left out so far")
-    return f"{one.url}  {', '.join(parts)}"
+    return [f"{one.url}  {', '.join(parts)}", *refused.lines(untaken)]
 
 
 @relay.command()

@@ -4,22 +4,34 @@ from __future__ import annotations
 
 import difflib
 import shutil
-import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from itertools import zip_longest
 from typing import Any
 
 import click
 
-from anabranch.cli.notes_folder import NotesShell
 from anabranch.cli.shell import Failure
 from anabranch.client import Document, DocumentVersion
-from anabranch.core import notes
+from anabranch.core import clock, notes
 from anabranch.core.nostr import Invalid
 from anabranch.core.notes import Note
 
 SHORT = 8  # characters of an id that are shown
+_UNSEEN = [*range(0x20), *range(0x7F, 0xA0), 0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)]
+_VISIBLE = {code: chr(0x2400 + code) if code < 0x20 else f"<U+{code:04X}>" for code in _UNSEEN} | {0x7F: "␡"}
+_VISIBLE_TEXT = {code: shown for code, shown in _VISIBLE.items() if chr(code) not in "\n\t"}
+BEGIN, END = "<<<<<<<", ">>>>>>>"
+
+
+def visible(line: str) -> str:
+    """A line in which nothing commands the terminal: what steers it (or turns the writing around) is shown instead."""
+    return line.translate(_VISIBLE)
+
+
+def visible_text(text: str) -> str:
+    """The same of a text of several lines."""
+    return text.replace("\r\n", "\n").translate(_VISIBLE_TEXT)
 
 
 def note_of(content: dict[str, Any] | None) -> Note | None:
@@ -74,8 +86,8 @@ def version_as_json(version: DocumentVersion) -> dict[str, Any]:
     }
 
 
-def row(document: Document, width: int = SHORT) -> str:
-    marks = []
+def row(document: Document, mark: str = "") -> str:
+    marks = [click.style(mark, fg="red", bold=True)] if mark else []
     note = note_of(document.content)
     if document.in_conflict:
         marks.append(click.style("conflict", fg="red", bold=True))
@@ -85,30 +97,44 @@ def row(document: Document, width: int = SHORT) -> str:
         marks.append(click.style("pinned", fg="yellow"))
     if note is not None and note.archived_at is not None:
         marks.append(click.style("archived", dim=True))
-    parts = [click.style(document.d[:width], fg="cyan"), when(document.mtime), title_of(document)]
+    parts = [click.style(visible(document.d[:SHORT]), fg="cyan"), when(document.mtime), visible(title_of(document))]
     return "  ".join([*parts, *marks])
 
 
-def history_rows(versions: Sequence[DocumentVersion]) -> str:
-    """One a line, each with what it changed against the one below it."""
-    older = [*versions[1:], None]
-    return "\n".join(version_row(number, *pair) for number, pair in enumerate(zip(versions, older, strict=True), 1))
+def history_rows(versions: Sequence[DocumentVersion], bases: Mapping[str, DocumentVersion]) -> str:
+    """One a line, each with what it changed against the one it was written upon, where that is kept."""
+    return "\n".join(version_row(number, one, bases.get(one.id)) for number, one in enumerate(versions, 1))
 
 
-def version_row(number: int, version: DocumentVersion, older: DocumentVersion | None) -> str:
+def version_row(number: int, version: DocumentVersion, base: DocumentVersion | None) -> str:
     mark = click.style("current", fg="green") if version.current else "       "
     where = "here" if version.written_here else "elsewhere"
     name = click.style(version.id[:SHORT], fg="cyan")
-    changed = _changed(version, older)
-    return f"{number:>3}  {name}  {when(version.mtime)}  {mark}  {where:9}  {changed:7}  {title_of(version)}"
+    changed, title = _changed(version, base), visible(title_of(version))
+    return f"{number:>3}  {name}  {when(version.mtime)}  {mark}  {where:9}  {changed:7}  {title}"
 
 
-def _changed(version: DocumentVersion, older: DocumentVersion | None) -> str:
-    if older is None or version.content is None or older.content is None:
+def _changed(version: DocumentVersion, base: DocumentVersion | None) -> str:
+    if base is None or version.content is None or base.content is None:
         return ""
-    lines = difflib.ndiff(text_of(older.content).splitlines(), text_of(version.content).splitlines())
+    lines = difflib.ndiff(text_of(base.content).splitlines(), text_of(version.content).splitlines())
     marks = [line[0] for line in lines]
     return f"+{marks.count('+')} −{marks.count('-')}"
+
+
+def bases_of(versions: Sequence[DocumentVersion], parents: Mapping[str, Sequence[str]]) -> dict[str, DocumentVersion]:
+    """Of each version the newest that it was written upon: one of its parents, or of those that its clock had seen.
+
+    `versions` are as in a history; `parents` are those of revisions. What nobody keeps is the base of none.
+    """
+    found: dict[str, DocumentVersion] = {}
+    for one in versions:
+        before = parents.get(one.id, ())
+        known = [other for other in versions if other.id in before or clock.dominates(one.clock, other.clock)]
+        direct = [other for other in known if not any(clock.dominates(between.clock, other.clock) for between in known)]
+        if direct:
+            found[one.id] = max(direct, key=lambda other: other.mtime)
+    return found
 
 
 def find_version(versions: Sequence[DocumentVersion], wanted: str) -> DocumentVersion:
@@ -140,7 +166,7 @@ def side_by_side(versions: Sequence[DocumentVersion]) -> str:
 
 
 def _shown_lines(version: DocumentVersion) -> list[str]:
-    return [title_of(version)] if version.content is None else text_of(version.content).splitlines()
+    return [visible(line) for line in (text_of(version.content) or title_of(version)).splitlines()]
 
 
 def _aligned(texts: list[list[str]]) -> list[list[str | None]]:
@@ -169,7 +195,7 @@ def _heading(number: int, version: DocumentVersion) -> str:
 
 
 def _one(number: int, version: DocumentVersion) -> str:
-    body = text_of(version.content) or title_of(version)
+    body = visible_text(text_of(version.content) or title_of(version))
     return f"{click.style(_heading(number, version), bold=True)}\n{body}"
 
 
@@ -196,40 +222,23 @@ def _merged(a: list[str], a_name: str, b: list[str], b_name: str) -> list[str]:
         if what == "equal":
             lines += a[a_from:a_to]
         else:
-            lines += [f"<<<<<<< {a_name}", *a[a_from:a_to], "=======", *b[b_from:b_to], f">>>>>>> {b_name}"]
+            lines += [f"{BEGIN} {a_name}", *a[a_from:a_to], "=======", *b[b_from:b_to], f"{END} {b_name}"]
     return lines
 
 
-def has_marks(text: str) -> bool:
-    return any(line.startswith(("<<<<<<< ", ">>>>>>> ")) or line == "=======" for line in text.splitlines())
+def has_marks(text: str, versions: Sequence[DocumentVersion]) -> bool:
+    """Whether a mark of `merge_draft` is left. A line of `=======` alone is none: Markdown underlines headings so."""
+    marks = {f"{mark} {version.id[:SHORT]}" for version in versions for mark in (BEGIN, END)}
+    return any(line.rstrip() in marks for line in text.splitlines())
 
 
-def print_markdown(text: str) -> None:
-    """On a terminal as it is meant; anywhere else as it is."""
-    if not sys.stdout.isatty():
-        click.echo(text.rstrip("\n"))
+def print_markdown(text: str, terminal: bool) -> None:
+    """On a terminal as it is meant; anywhere else byte for byte as it was written."""
+    if not terminal:
+        click.echo(text.encode("utf-8", "surrogateescape"), nl=False)
         return
     from rich.console import Console
     from rich.markdown import Markdown
 
-    Console().print(Markdown(text))
-
-
-# --- where a text comes from -----------------------------------------------------------------------------------------
-
-
-def at_terminal() -> bool:
-    """Whether somebody can be asked."""
-    return sys.stdin.isatty()
-
-
-def take_text(shell: NotesShell, given: str | None, start: str = "") -> str:
-    """From `--text`, from a pipe, or from the person's editor."""
-    if given is not None:
-        return given
-    if not at_terminal():
-        return sys.stdin.read()
-    edited = click.edit(start, extension=".md")
-    if edited is None:
-        raise Failure("nothing was saved; the note stays as it was")
-    return edited
+    text = visible_text(text)
+    Console().print(Markdown(text.replace("\n", "  \n")))  # a line of a note is a line: two blanks are a hard break

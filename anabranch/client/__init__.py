@@ -5,6 +5,7 @@
 comes in.
 """
 
+from anabranch.client.base import Base
 from anabranch.client.document import Change, ChangeKind, Document, DocumentVersion, Refusal, RelayStatus
 from anabranch.client.errors import (
     BadContent,
@@ -28,6 +29,7 @@ from anabranch.core.nostr import Keys
 __all__ = [
     "BadContent",
     "BadRelay",
+    "Base",
     "Change",
     "ChangeKind",
     "Closed",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -20,6 +21,8 @@ class DocumentVersion:
     written_here: bool
     content: dict[str, Any] | None = None
     problem: str | None = None
+    clock: Mapping[str, int] = field(default_factory=dict)
+    """Of a snapshot: what its writer had seen. With it one can be written upon after it was let go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +30,7 @@ class Document:
     """A document as it stands: one current version, or several that were written apart.
 
     In a conflict `content` is that of the version last written that does not delete: to be shown, not to be edited.
+    Give it back as `base` to whatever writes: what was written since you read it then stays visible.
     """
 
     d: str

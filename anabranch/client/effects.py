@@ -42,6 +42,11 @@ class Apply(msgspec.Struct, frozen=True):
     stream: str = ""
     epoch: str = ""
     seen: tuple[str, ...] = ()
+    """Versions that the relay says it has."""
+    hinted: tuple[str, ...] = ()
+    """Versions to ask for if they are still not here."""
+    removed: tuple[tuple[str, str], ...] = ()
+    """Events that the relay removed for good: (event id, why)."""
 
 
 class Discard(msgspec.Struct, frozen=True):
@@ -59,7 +64,7 @@ class LoadUnknown(msgspec.Struct, frozen=True):
 
 
 class LoadWanted(msgspec.Struct, frozen=True):
-    """Ancestors that this relay may have: call `wanted`."""
+    """What this relay may have and is to show: call `wanted`."""
 
     limit: int
 
@@ -72,9 +77,9 @@ class LoadOwed(msgspec.Struct, frozen=True):
 
 
 class Acknowledge(msgspec.Struct, frozen=True):
-    """The relay has these: (version, event id)."""
+    """The relay has these: (version, event id). Without an event it only says so, and has to show it."""
 
-    taken: tuple[tuple[str, str], ...]
+    taken: tuple[tuple[str, str | None], ...]
 
 
 class Refuse(msgspec.Struct, frozen=True):
@@ -83,16 +88,9 @@ class Refuse(msgspec.Struct, frozen=True):
 
 
 class Absent(msgspec.Struct, frozen=True):
-    """Ancestors that are not to be had here: (revision, why)."""
+    """What was asked for and, unless it has come, is not to be had here: (revision, why)."""
 
     revisions: tuple[tuple[str, str], ...]
-
-
-class Removed(msgspec.Struct, frozen=True):
-    """The relay removed an event for good."""
-
-    event: str
-    reason: str
 
 
 class Told(msgspec.Struct, frozen=True):
@@ -121,7 +119,6 @@ Effect = (
     | Acknowledge
     | Refuse
     | Absent
-    | Removed
     | Told
     | HangUp
 )

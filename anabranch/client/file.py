@@ -1,7 +1,7 @@
 """A replica's file: versions, heads and history, and what is known of every relay.
 
-Every write is one transaction that ends on disk. `write` makes a version on top of the heads it reads in the same
-transaction, so two processes on one file never write on a stale ground. `apply` takes a page of versions and moves the
+Every write is one transaction that ends on disk. `write` makes a version in sight of the heads it reads in the same
+transaction, so two processes on one file never overlook each other. `apply` takes a page of versions and moves the
 relay's checkpoint together with it: either both are there after a crash or neither. What relays have and are owed
 is in `ledger`. Not for several threads at once.
 """
@@ -17,7 +17,7 @@ import msgspec
 
 from anabranch.client import schema
 from anabranch.client.document import Change, ChangeKind
-from anabranch.client.errors import WrongReplica
+from anabranch.client.errors import NoSuchRelay, WrongReplica
 from anabranch.client.schema import transaction
 from anabranch.core import replica
 from anabranch.core.nostr import Event, serialise
@@ -64,8 +64,9 @@ class Arrival(msgspec.Struct, frozen=True):
     versions: Sequence[Proven] = ()
     dropped: Sequence[str] = ()  # why, one each
     hinted: Sequence[str] = ()  # versions that may be there and are worth asking for
-    seen: Sequence[str] = ()  # versions that the relay is known to have, although it did not send them
+    seen: Sequence[str] = ()  # versions that the relay says it has, although it did not send them
     checkpoint: Checkpoint | None = None
+    removed: Sequence[tuple[str, str]] = ()  # events that it removed for good, and why
 
 
 class ReplicaFile:
@@ -114,6 +115,13 @@ class ReplicaFile:
         """Heads and history, the newest first, as far as their bodies are here."""
         return self._stored("v.d = ? AND v.raw IS NOT NULL", (d,), f"v.head DESC, {_NEWEST}")
 
+    def some(self, d: str, ids: Collection[str]) -> list[Stored]:
+        """Those of these versions of a document that are known, with or without a body."""
+        found: list[Stored] = []
+        for few, marks in _chunks(list(ids)):
+            found += self._stored(f"v.d = ? AND v.version IN ({marks})", (d, *few))
+        return found
+
     def all_heads(self) -> list[Stored]:
         """Of every document, those of one document together."""
         return self._stored("v.head = 1", (), "v.d, v.version")
@@ -139,7 +147,7 @@ class ReplicaFile:
     # --- writing ---
 
     def write(self, d: str, make: Callable[[list[Stored]], Event]) -> tuple[Version, list[Change]]:
-        """One more version, made on top of the heads. `make` may refuse by raising."""
+        """One more version, made in sight of the heads. `make` may refuse by raising."""
         with transaction(self.db):
             event = make(self.heads(d))
             version = replica.read(event, self.family, self.owner)
@@ -149,9 +157,13 @@ class ReplicaFile:
     def apply(self, arrival: Arrival, url: str) -> list[Change]:
         """A page and its checkpoint, in one transaction. What is known already changes nothing but who has it."""
         with transaction(self.db):
+            self.check_relay(arrival.relay, url)
             changes = self._advance(arrival.versions, own=False, relay=arrival.relay, url=url)
             self._note_all_seen(arrival.relay, arrival.seen)
             self._miss(arrival.hinted)
+            for event, reason in arrival.removed:
+                d = self._remove(arrival.relay, event, reason)
+                changes.append(Change(ChangeKind.REMOVED, d, url, reason or event))
             if arrival.dropped:
                 self.db.execute(
                     "UPDATE relays SET dropped = dropped + ?, last_dropped = ? WHERE relay = ?",
@@ -166,6 +178,39 @@ class ReplicaFile:
                     (at.stream, at.epoch, at.position, arrival.relay),
                 )
         return changes
+
+    def check_relay(self, relay: int, url: str | None = None) -> None:
+        """`NoSuchRelay` where it was removed, perhaps by another process: nothing is to be noted of it any more."""
+        row = self.db.execute("SELECT url FROM relays WHERE relay = ?", (relay,)).fetchone()
+        if row is None or (url is not None and row[0] != url):
+            raise NoSuchRelay(url or f"relay {relay}")
+
+    def _remove(self, relay: int, event: str, reason: str) -> str | None:
+        """The relay removed an event for good. The document it was a version of, where that is known here."""
+        row = (
+            self.db.execute(
+                "SELECT number, d, version FROM versions WHERE event = ? AND clock IS NULL", (event,)
+            ).fetchone()
+            # The relay may have had the revision in another wrap than we keep.
+            or self.db.execute(
+                "SELECT v.number, v.d, v.version FROM seen s JOIN versions v ON v.number = s.number"
+                " WHERE s.relay = ? AND s.event = ?",
+                (relay, event),
+            ).fetchone()
+        )
+        if row is None:
+            return None
+        number, d, version = row
+        self.db.execute(
+            "INSERT INTO seen (relay, number, event, removed) VALUES (?, ?, ?, ?)"
+            " ON CONFLICT DO UPDATE SET removed = excluded.removed",
+            (relay, number, event, reason or "removed"),
+        )
+        # Its parents may be current again there: those that are not here are worth asking for once more.
+        parents = [parent for (parent,) in self.db.execute("SELECT parent FROM parents WHERE child = ?", (version,))]
+        self.db.executemany("DELETE FROM absent WHERE relay = ? AND version = ?", [(relay, one) for one in parents])
+        self._miss(parents)
+        return str(d)
 
     def _advance(
         self, page: Sequence[Proven], own: bool, relay: int | None = None, url: str | None = None
@@ -256,7 +301,7 @@ class ReplicaFile:
         return found.get is not None
 
     def note_seen(self, relay: int, numbers: Iterable[tuple[int, str | None]]) -> None:
-        """The relay has these, each under the event id that is given, if it is known."""
+        """The relay has these, each under the event id that is given; without one it only says so."""
         self.db.executemany(
             "INSERT INTO seen (relay, number, event) VALUES (?, ?, ?)"
             " ON CONFLICT DO UPDATE SET event = ifnull(excluded.event, event)",
@@ -299,9 +344,11 @@ class ReplicaFile:
             self.db.execute(
                 f"UPDATE versions SET raw = NULL WHERE number IN ({oldest})"
                 " AND NOT EXISTS (SELECT 1 FROM relays r WHERE"
-                "   NOT EXISTS (SELECT 1 FROM seen s WHERE s.relay = r.relay AND s.number = versions.number) AND"
+                "   NOT EXISTS (SELECT 1 FROM seen s WHERE s.relay = r.relay AND s.number = versions.number"
+                "     AND s.event IS NOT NULL) AND"
                 "   NOT EXISTS (SELECT 1 FROM refused f WHERE f.relay = r.relay AND f.number = versions.number))"
-                " AND (own = 0 OR EXISTS (SELECT 1 FROM seen s WHERE s.number = versions.number))",
+                " AND (own = 0 OR EXISTS"
+                "   (SELECT 1 FROM seen s WHERE s.number = versions.number AND s.event IS NOT NULL))",
                 (d, keep),
             )
             return

@@ -21,15 +21,18 @@ import msgspec
 from anabranch.client import messages
 from anabranch.client.authentication import Authentication
 from anabranch.client.bootstraps import (
+    STAGE_BYTES,
     STAGE_COUNT,
     Bootstrap,
     CannotReconcile,
     Fetch,
     RevisionBootstrap,
     SnapshotBootstrap,
+    Wanted,
 )
 from anabranch.client.effects import (
     Absent,
+    Acknowledge,
     Apply,
     Dial,
     Discard,
@@ -37,14 +40,13 @@ from anabranch.client.effects import (
     HangUp,
     LoadWanted,
     NewLog,
-    Removed,
     Send,
     Stage,
     Told,
 )
 from anabranch.client.file import Checkpoint
 from anabranch.client.ledger import Owed
-from anabranch.client.messages import Frame, ProtocolError
+from anabranch.client.messages import Frame, ProtocolError, short
 from anabranch.client.publishing import Publisher
 from anabranch.core.nostr import TIMESTAMP_MAX
 from anabranch.core.operation import Family
@@ -138,12 +140,16 @@ class Follower:
         self._authentication = Authentication(self._access_key)
         self._bootstrap: Bootstrap | None = None
         self._ancestors: Fetch | None = None
-        self._wanting = False
-        self._tail = ""
+        self._ancestors_until: float | None = None
+        self._wanting = self._want_again = False
+        self._bootstrapped = False
+        self._tail: str | None = None
         self._page: list[bytes] = []
+        self._page_bytes = 0
+        self._removed: list[tuple[str, str]] = []
         self._reached: int | None = None
         self._patience_until: float | None = None
-        self._publisher = Publisher(self._share)
+        self._publisher = Publisher(self._share, doubts=self._family is Family.REVISION)
 
     # --- what others ask ---
 
@@ -158,7 +164,8 @@ class Follower:
         """When `tick` is due, whatever else happens."""
         if self.state is State.OFFLINE:
             return self.retry_at
-        due = (self._patience_until, self._publisher.deadline if self.state is State.LIVE else None)
+        publishing = self._publisher.deadline if self.state is State.LIVE else None
+        due = (self._patience_until, self._ancestors_until, publishing)
         return min((at for at in due if at is not None), default=None)
 
     @property
@@ -176,6 +183,8 @@ class Follower:
             return [*self._go(Cue.TRY), Dial()]
         if self._patience_until is not None and now >= self._patience_until:
             return self.lost(f"no answer for {self._timing.patience:g} s while {self.state}", now)
+        if self._ancestors_until is not None and now >= self._ancestors_until:
+            return self.lost(f"a fetch was left without an answer for {self._timing.patience:g} s", now)
         if self.state is State.LIVE:
             due = self._publisher.tick(now)
             return self.lost("a version was left without an answer", now) if due is None else due
@@ -196,8 +205,8 @@ class Follower:
             return self.lost(f"this relay does not serve {name.replace('_', ' ')} (its NIP-11 document says so)", now)
         tip = feed.get("max_seq")
         self._log = Log(
-            str(feed.get("stream_id") or ""),
-            str(feed.get("epoch") or ""),
+            short(str(feed.get("stream_id") or "")),
+            short(str(feed.get("epoch") or "")),
             Position(_count(feed.get("min_seq"))),
             Position(tip if isinstance(tip, int) else TIMESTAMP_MAX),
         )
@@ -214,15 +223,15 @@ class Follower:
         """The connection is gone, or is to go: what was not applied is forgotten, and it is tried again later."""
         if self.state in (State.STOPPED, State.OFFLINE):
             return []
-        if self._live_since is not None and now - self._live_since >= self._timing.steady:
+        if self._steady(now):
             self._failures = 0
         pause = min(self._timing.retry_min * 2 ** min(self._failures, 16), self._timing.retry_max)
         self._failures += 1
         self._live_since = None
         self.retry_at = now + pause * (0.5 + self._share() / 2)
-        self.last_error = reason
+        self.last_error = short(reason)
         self._clear()
-        return [Discard(), HangUp(), *self._go(Cue.LOST, reason)]
+        return [Discard(), HangUp(), *self._go(Cue.LOST, self.last_error)]
 
     def stop(self) -> list[Effect]:
         if self.state is State.STOPPED:
@@ -285,7 +294,9 @@ class Follower:
 
     def _start_bootstrap(self, why: str, now: float) -> list[Effect]:
         self._await(now)
-        self._tail, self._ancestors, self._live_since = "", None, None
+        self._tail, self._live_since, self._bootstrapped = None, None, True
+        self._end_ancestors()
+        why = short(why)
         name = self._name("boot")
         if self._family is Family.SNAPSHOT:
             self._bootstrap = SnapshotBootstrap(name, self._owner)
@@ -339,12 +350,13 @@ class Follower:
             case "TOKEN":
                 return self._authentication.token_answered(frame)
             case "NOTICE":
-                self.last_notice = frame.text(1)
+                self.last_notice = short(frame.text(1))
                 return []
         name = frame[1]
-        if name == self._tail:
+        if self._tail is not None and name == self._tail:
             return self._take_change(frame, now)
         if self._ancestors is not None and name == self._ancestors.name:
+            self._ancestors_until = now + self._timing.patience
             return self._take_ancestors(self._ancestors.receive(frame))
         if self._bootstrap is not None and name in (self._bootstrap.name, f"{self._bootstrap.name}-fetch"):
             return self._take_bootstrap(self._bootstrap, frame, now)
@@ -361,14 +373,15 @@ class Follower:
         if bootstrap.position is None:
             return effects
         self._bootstrap = None
-        apply = self._apply(bootstrap.position, bootstrap.seen)
+        apply = self._apply(bootstrap.position, bootstrap.seen, bootstrap.hinted)
         return [*effects, apply, *self._start_tail(Cue.SNAPSHOT, now)]
 
-    def _apply(self, position: int, seen: tuple[str, ...] = ()) -> Apply:
+    def _apply(self, position: int, seen: tuple[str, ...] = (), hinted: tuple[str, ...] = ()) -> Apply:
         log, at = self._log, self.checkpoint
         reached = max(position, at.position if at is not None else 0)
         self.checkpoint = Checkpoint(log.stream, log.epoch, reached)
-        return Apply(reached, log.stream, log.epoch, seen)
+        removed, self._removed = tuple(self._removed), []
+        return Apply(reached, log.stream, log.epoch, seen, hinted, removed)
 
     def items(self, items: Sequence[tuple[int, str]]) -> list[Effect]:
         return self._bootstrap.items(items) if isinstance(self._bootstrap, RevisionBootstrap) else []
@@ -387,9 +400,11 @@ class Follower:
             return []
         match frame[2]:
             case "EVENT":
-                self._page.append(frame.raw(4))
+                raw = frame.raw(4)
                 self._reach(frame.position(3))
-                return self.flush() if len(self._page) >= STAGE_COUNT else []
+                self._page.append(raw)
+                self._page_bytes += len(raw)
+                return self.flush() if len(self._page) >= STAGE_COUNT or self._page_bytes >= STAGE_BYTES else []
             case "EOSE" if self.state is State.REPLAYING:
                 self._reach(frame.position(3))
                 self._patience_until = None
@@ -398,7 +413,9 @@ class Follower:
                 return [*self.flush(), *self._go(Cue.CAUGHT_UP), *self._publisher.wake(anew=True), *self._want()]
             case "DELETED":
                 self._reach(frame.position(3))
-                return [*self._flush_page(), Removed(frame.text(4), frame.text(5))]
+                self._removed.append((short(frame.text(4)), short(frame.text(5))))
+                # What it named may be current again there.
+                return [*self._flush_page(), *(self._want() if self.state is State.LIVE else [])]
             case "ERR":
                 return self._feed_refused(frame.text(3), now)
         raise ProtocolError(f"{str(frame[2])[:20]} in the feed")
@@ -407,52 +424,69 @@ class Follower:
         self._reached = max(self._reached or 0, position)
 
     def _feed_refused(self, text: str, now: float) -> list[Effect]:
-        before = self._flush_page()
-        if text.startswith("checkpoint too old"):
+        before = self._flush_page()  # the checkpoint has moved with it: whatever follows, it is carried out
+        old, new = text.startswith("checkpoint too old"), text.startswith("checkpoint too new")
+        if (old or new) and self._bootstrapped and not self._steady(now):
+            return [*before, *self.lost(f"right after a bootstrap the relay says: {text}", now)]
+        if old:
             return [*before, *self._start_bootstrap(text, now)]
-        if text.startswith("checkpoint too new"):
+        if new:
             return [*before, *self._start_anew(text, now)]
         if self.state is State.REPLAYING and (asked := self._maybe_authenticate(text, now)):
             return [*before, *asked]
-        raise ProtocolError(f"the relay refused the feed: {text}")
+        return [*before, *self.lost(f"the relay refused the feed: {text}", now)]
+
+    def _steady(self, now: float) -> bool:
+        """Live for long enough to count as a new beginning: before, one bootstrap after the other would be a loop."""
+        return self._live_since is not None and now - self._live_since >= self._timing.steady
 
     def flush(self) -> list[Effect]:
         """The end of what has arrived for now: one page, one transaction; then what it lets us send."""
-        page = self._flush_page()
+        fresh, page = bool(self._page), self._flush_page()
         staged = self._bootstrap.stage() if self._bootstrap is not None else []
         publish = self._publisher.flush() if self.state is State.LIVE else []
-        return [*page, *staged, *publish]
+        claimed = any(event is None for one in publish if isinstance(one, Acknowledge) for _, event in one.taken)
+        wanted = self._want() if (fresh or claimed) and self.state is State.LIVE else []
+        return [*page, *staged, *publish, *wanted]
 
     def _flush_page(self) -> list[Effect]:
         if self._reached is None:
             return []
         page, position = self._page, self._reached
-        self._page, self._reached = [], None
+        self._page, self._page_bytes, self._reached = [], 0, None
         staged: list[Effect] = [Stage(tuple(page))] if page else []
-        wanted = self._want() if page and self.state is State.LIVE else []
-        return [*staged, self._apply(position), *wanted]
+        return [*staged, self._apply(position)]
 
-    # --- ancestors (revisions): what is named as a parent and not here ---
+    # --- ancestors (revisions): what is named as a parent and not here; and what a relay says to have and did not show
 
     def _want(self) -> list[Effect]:
-        if self._family is not Family.REVISION or self._ancestors is not None or self._wanting:
+        if self._family is not Family.REVISION or self._ancestors is not None:
+            return []
+        if self._wanting:
+            self._want_again = True  # the answer may be older than the question
             return []
         self._wanting = True
         return [LoadWanted(WANTED_COUNT)]
 
-    def wanted(self, revisions: Sequence[str]) -> list[Effect]:
-        self._wanting = False
-        if not revisions or self.state is not State.LIVE:
+    def wanted(self, revisions: Sequence[Wanted], now: float) -> list[Effect]:
+        again, self._wanting, self._want_again = self._want_again, False, False
+        if self.state is not State.LIVE:
             return []
+        if not revisions:
+            return self._want() if again else []
         self._ancestors = Fetch(self._name("ancestors"), self._owner, revisions, self._batched)
+        self._ancestors_until = now + self._timing.patience
         return self._ancestors.begin()
+
+    def _end_ancestors(self) -> None:
+        self._ancestors = self._ancestors_until = None
 
     def _take_ancestors(self, effects: list[Effect]) -> list[Effect]:
         assert self._ancestors is not None
         if not self._ancestors.finished and not any(isinstance(effect, Absent) for effect in effects):
             return effects
         if self._ancestors.finished:
-            self._ancestors = None
+            self._end_ancestors()
         # What has come is applied before what has not is given up, and what it names in its turn is looked for.
         return [Apply(None), *effects, *(self._want() if self._ancestors is None else [])]
 

@@ -16,24 +16,25 @@ from typing import Any, Protocol, TypeVar
 
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, WebSocketException
+from websockets.frames import CloseCode
 
 from anabranch.client import effects as do
 from anabranch.client import information, messages, proving
 from anabranch.client.document import Change, ChangeKind
 from anabranch.client.effects import Effect
-from anabranch.client.errors import ReplicaError
+from anabranch.client.errors import NoSuchRelay, ReplicaError
 from anabranch.client.file import Arrival, Checkpoint, ReplicaFile
 from anabranch.client.follower import Follower, State, Timing
+from anabranch.client.inbox import Inbox
 from anabranch.client.ledger import KnownRelay, Ledger
 from anabranch.client.now import World
-from anabranch.client.proving import Batch
 from anabranch.client.sealing import Sealer
+from anabranch.client.staging import Staging
 from anabranch.core.nostr import AUTH
 
 CONNECT_SECONDS = 15.0
-MESSAGE_BYTES_MAX = 64 << 20
-INBOX_COUNT = 2_000
-QUEUE_COUNT = 1_024  # of the socket: each time it is full, reading stops and starts, which costs two system calls
+MESSAGE_BYTES_MAX = 4 << 20
+QUEUE_COUNT = 32  # messages that the socket reads ahead of the inbox: memory is at most this many of the largest
 TURN_COUNT = 500  # messages taken in before what they brought is applied
 
 T = TypeVar("T")
@@ -48,7 +49,7 @@ class Host(Protocol):
     world: World
 
     async def in_file(self, work: Callable[..., T], *arguments: Any) -> T: ...
-    async def in_prover(self, work: Callable[..., T], *arguments: Any) -> T: ...
+    def in_prover(self, work: Callable[..., T], *arguments: Any) -> Coroutine[Any, Any, T]: ...
     def tell(self, changes: list[Change]) -> None: ...
     def stir_others(self, url: str) -> None: ...
 
@@ -71,11 +72,12 @@ class Following:
             host.world.share,
         )
         self._connection: _Connection | None = None
-        self._inbox: asyncio.Queue[tuple[_Connection, Any]] = asyncio.Queue(INBOX_COUNT)
+        self._inbox: Inbox[_Connection] = Inbox()
         self._stirred = asyncio.Event()
         self._pending: deque[Effect] = deque()
-        self._staged: list[asyncio.Task[Batch]] = []
+        self._staging = Staging()
         self._owed_after = 0
+        self._gone = False  # the replica knows this relay no more: there is nothing to wait for
         self._task = asyncio.create_task(self._run(), name=f"follow {known.url}")
 
     # --- what the replica asks ---
@@ -95,14 +97,13 @@ class Following:
         self._task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._task
-        for task in self._staged:
-            task.cancel()
+        self._staging.discard()
         if self._connection is not None:
             await self._connection.close()
         self._note()
 
     def _note(self) -> None:
-        if self.follower.caught_up and not self._pending:
+        if self._gone or (self.follower.caught_up and not self._pending):
             self.settled.set()
         else:
             self.settled.clear()
@@ -115,7 +116,7 @@ class Following:
             self._note()
             due = self.follower.deadline
             wait = None if due is None else max(0.0, due - self._world.monotonic())
-            if not self._pending and self._inbox.empty():
+            if not (self._pending or self._inbox or self._gone):
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._stirred.wait(), wait)
 
@@ -123,11 +124,20 @@ class Following:
         """Whatever could not be carried out ends the connection, and is tried again from the checkpoint on disk."""
         try:
             await work
+        except NoSuchRelay:
+            await self._let_go()
         except Exception as error:  # also of our own making: the following must not end by it
             why = str(error) if isinstance(error, (ReplicaError, OSError)) else f"{type(error).__name__}: {error}"
             self._pending.clear()
             self._pending.extend(self.follower.lost(why, self._world.monotonic()))
             self.follower.checkpoint = await self._checkpoint_on_disk()
+
+    async def _let_go(self) -> None:
+        """Another process has removed the relay: nothing is to be noted of it, so it is not followed either."""
+        self._gone = True
+        self._pending.clear()
+        self.follower.last_error = "removed from the replica by another process"
+        await self._perform(self.follower.stop())
 
     async def _checkpoint_on_disk(self) -> Checkpoint | None:
         """The follower may be ahead of what could be written. Where even that cannot be read: none, and a bootstrap."""
@@ -141,10 +151,9 @@ class Following:
         now = self._world.monotonic
         await self._perform(self.follower.tick(now()))
         for _ in range(TURN_COUNT):
-            try:
-                connection, said = self._inbox.get_nowait()
-            except asyncio.QueueEmpty:
+            if (taken := self._inbox.take()) is None:
                 break
+            connection, said = taken
             if connection is not self._connection:
                 continue  # of a connection that is over
             if isinstance(said, dict):
@@ -168,14 +177,11 @@ class Following:
                 if self._connection is not None:
                     self._connection.send(effect.message)
             case do.Stage():
-                work = host.in_prover(proving.prove, effect.events, host.sealer)
-                self._staged.append(asyncio.ensure_future(work))
+                await self._staging.add(host.in_prover(proving.prove, effect.events, host.sealer))
             case do.Apply():
                 await self._apply(effect)
             case do.Discard():
-                for task in self._staged:
-                    task.cancel()
-                self._staged.clear()
+                self._staging.discard()
             case do.Dial():
                 if self._connection is not None:
                     self._connection.abandon()
@@ -205,26 +211,24 @@ class Following:
             case do.LoadUnknown():
                 return follower.unknown(await host.in_file(host.ledger.unknown, effect.revisions), now())
             case do.LoadWanted():
-                return follower.wanted(await host.in_file(host.ledger.wanted, self.relay, effect.limit))
+                return follower.wanted(await host.in_file(host.ledger.wanted, self.relay, effect.limit), now())
             case do.Absent():
-                await host.in_file(host.ledger.absent, self.relay, effect.revisions)
-            case do.Removed():
-                d = await host.in_file(host.ledger.removed, self.relay, effect.event, effect.reason)
-                host.tell([Change(ChangeKind.REMOVED, d, self.url, effect.reason or effect.event)])
+                refused = await host.in_file(host.ledger.absent, self.relay, effect.revisions)
+                host.tell([Change(ChangeKind.REFUSED, one.d, self.url, one.reason) for one in refused])
         return []
 
     async def _apply(self, effect: do.Apply) -> None:
         host = self._host
-        staged, self._staged = self._staged, []
-        batches = await asyncio.gather(*staged)
+        batch = await self._staging.take()
         checkpoint = None if effect.position is None else Checkpoint(effect.stream, effect.epoch, effect.position)
         arrival = Arrival(
             self.relay,
-            [proven for batch in batches for proven in batch.proven],
-            [reason for batch in batches for reason in batch.dropped],
-            [version for batch in batches for version in batch.hinted],
+            batch.proven,
+            batch.dropped,
+            [*batch.hinted, *effect.hinted],
             effect.seen,
             checkpoint,
+            effect.removed,
         )
         changes = await host.in_file(host.file.apply, arrival, self.url)
         host.tell(changes)
@@ -243,9 +247,7 @@ class Following:
 class _Connection:
     """One socket: first the information document, then messages, in the end the reason why it ended."""
 
-    def __init__(
-        self, url: str, inbox: asyncio.Queue[tuple[_Connection, Any]], stirred: asyncio.Event, timing: Timing
-    ) -> None:
+    def __init__(self, url: str, inbox: Inbox[_Connection], stirred: asyncio.Event, timing: Timing) -> None:
         self._url = url
         self._inbox = inbox
         self._stirred = stirred
@@ -294,7 +296,7 @@ class _Connection:
                 writer.cancel()
 
     async def _say(self, what: Any) -> None:
-        await self._inbox.put((self, what))
+        await self._inbox.put(self, what)
         self._stirred.set()
 
     async def _write(self, socket: ClientConnection) -> None:
@@ -307,6 +309,8 @@ def _in_words(error: Exception) -> str:
     match error:
         case TimeoutError():
             return f"no connection within {CONNECT_SECONDS:g} s"
+        case ConnectionClosed(sent=sent) if sent is not None and sent.code == CloseCode.MESSAGE_TOO_BIG:
+            return f"the relay sent a message of more than {MESSAGE_BYTES_MAX >> 20} MiB"
         case ConnectionClosed():
             said = error.rcvd
             return f"the relay closed the connection: {said.code} {said.reason}".rstrip() if said else "it broke off"

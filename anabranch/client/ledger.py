@@ -12,9 +12,11 @@ from typing import Any
 
 import msgspec
 
+from anabranch.client.bootstraps import Wanted
 from anabranch.client.document import Refusal
 from anabranch.client.errors import NoSuchRelay
 from anabranch.client.file import Checkpoint, ReplicaFile
+from anabranch.client.messages import short
 from anabranch.client.schema import transaction
 from anabranch.core import replica
 from anabranch.core.operation import Family
@@ -43,7 +45,7 @@ class Account(msgspec.Struct, frozen=True):
     """What is open between the replica and a relay."""
 
     owed: int
-    wanted: int  # ancestors that it was not asked for yet
+    wanted: int  # ancestors that it is still to be asked for
     removed: int
     refused: tuple[Refusal, ...]
 
@@ -52,7 +54,15 @@ _UNSEEN = (
     "v.raw IS NOT NULL AND NOT EXISTS (SELECT 1 FROM seen s WHERE s.relay = ?1 AND s.number = v.number)"
     " AND NOT EXISTS (SELECT 1 FROM refused f WHERE f.relay = ?1 AND f.number = v.number)"
 )
-_WANTED = "FROM missing m WHERE NOT EXISTS (SELECT 1 FROM absent a WHERE a.relay = ?1 AND a.version = m.version)"
+_WANTED = (
+    "FROM missing m WHERE NOT EXISTS"
+    " (SELECT 1 FROM absent a WHERE a.relay = ?1 AND a.version = m.version AND a.status <> 'unproven')"
+)
+_CLAIMED = (
+    "FROM seen s JOIN versions v ON v.number = s.number"
+    " WHERE s.relay = ?1 AND s.event IS NULL AND s.removed IS NULL AND v.raw IS NOT NULL"
+)
+SQUATTED = "the relay holds something else under this revision; delete it there, or use a private relay, then retry"
 
 
 class Ledger:
@@ -113,6 +123,7 @@ class Ledger:
         What it removed for good stays removed: it is not sent there again.
         """
         with transaction(self._db):
+            self._file.check_relay(relay)
             self._db.execute("DELETE FROM seen WHERE relay = ? AND removed IS NULL", (relay,))
             self._db.execute("DELETE FROM refused WHERE relay = ?", (relay,))
             self._db.execute("DELETE FROM absent WHERE relay = ?", (relay,))
@@ -122,6 +133,7 @@ class Ledger:
 
     def owed(self, relay: int, after: int, limit: int) -> list[Owed]:
         """The next that it lacks, by the order in which the file learned of them; revisions with parents first."""
+        self._file.check_relay(relay)
         rows: list[Any] = self._db.execute(
             "SELECT v.number, v.version, v.event, v.raw, v.d, v.mtime FROM versions v"
             f" WHERE v.number > ?2 AND {self._owed} ORDER BY v.number LIMIT ?3",
@@ -138,9 +150,10 @@ class Ledger:
     def _parents(self, version: str) -> tuple[str, ...]:
         return tuple(parent for (parent,) in self._db.execute("SELECT parent FROM parents WHERE child = ?", (version,)))
 
-    def acknowledge(self, relay: int, taken: Iterable[tuple[str, str]]) -> None:
-        """The relay has these: (version, the event id it has it under)."""
+    def acknowledge(self, relay: int, taken: Iterable[tuple[str, str | None]]) -> None:
+        """The relay has these: (version, the event id it has it under; None: it says so, and is to show it)."""
         with transaction(self._db):
+            self._file.check_relay(relay)
             documents, numbers = set(), []
             for version, event in taken:
                 row = self._db.execute("SELECT number, d FROM versions WHERE version = ?", (version,)).fetchone()
@@ -154,10 +167,14 @@ class Ledger:
     def refuse(self, relay: int, version: str, reason: str) -> None:
         """The relay will not take it: remembered until `retry`."""
         with transaction(self._db):
-            self._db.execute(
-                "INSERT OR REPLACE INTO refused SELECT ?, number, ? FROM versions WHERE version = ?",
-                (relay, reason, version),
-            )
+            self._file.check_relay(relay)
+            self._refuse(relay, version, reason)
+
+    def _refuse(self, relay: int, version: str, reason: str) -> None:
+        self._db.execute(
+            "INSERT OR REPLACE INTO refused SELECT ?, number, ? FROM versions WHERE version = ?",
+            (relay, short(reason), version),
+        )
 
     def retry(self, relay: int) -> int:
         """Forget what the relay refused, so that it is offered again; how many that was."""
@@ -189,38 +206,46 @@ class Ledger:
         known = "SELECT 1 FROM versions WHERE version = ?"
         return [version for version in versions if self._db.execute(known, (version,)).get is None]
 
-    def wanted(self, relay: int, limit: int) -> list[str]:
-        """Ancestors that are named and not here, and that this relay was not asked for in vain."""
-        rows = self._db.execute(f"SELECT m.version {_WANTED} LIMIT ?2", (relay, limit))
-        return [version for (version,) in rows]
+    def wanted(self, relay: int, limit: int) -> list[Wanted]:
+        """What this relay is to be asked for: ancestors that are named and not here; then, once more and by document,
+        those of them that did not come; then what it says to have and has not shown."""
+        self._file.check_relay(relay)
+        rows: list[Any] = self._db.execute(
+            "SELECT m.version FROM missing m WHERE NOT EXISTS"
+            " (SELECT 1 FROM absent a WHERE a.relay = ?1 AND a.version = m.version) LIMIT ?2",
+            (relay, limit),
+        ).fetchall()
+        if rows:
+            return [Wanted(version) for (version,) in rows]
+        rows = self._db.execute(
+            "SELECT m.version, (SELECT p.d FROM parents p WHERE p.parent = m.version LIMIT 1) AS d"
+            f" {_WANTED} ORDER BY d IS NULL LIMIT ?2",
+            (relay, limit),
+        ).fetchall()
+        if not rows and self._file.family is Family.REVISION:
+            rows = self._db.execute(f"SELECT v.version, v.d {_CLAIMED} LIMIT ?2", (relay, limit)).fetchall()
+        return [Wanted(str(version), None if d is None else str(d), again=True) for version, d in rows]
 
-    def absent(self, relay: int, versions: Iterable[tuple[str, str]]) -> None:
-        """Those that are still missing are not to be had there: (version, «compacted» or «unknown»)."""
-        with transaction(self._db):
-            self._db.executemany(
-                "INSERT OR REPLACE INTO absent SELECT ?1, version, ?3 FROM missing WHERE version = ?2",
-                [(relay, version, status) for version, status in versions],
-            )
+    def absent(self, relay: int, versions: Iterable[tuple[str, str]]) -> list[Refusal]:
+        """What was asked for and is still not here, or not shown: (version, «unproven», «unknown» or «compacted»).
 
-    def removed(self, relay: int, event: str, reason: str) -> str | None:
-        """The relay removed an event for good. The document it was a version of, where that is known here."""
+        The first is asked for once more. What the relay says to have and cannot show is a refusal: those are returned.
+        """
+        refused: list[Refusal] = []
         with transaction(self._db):
-            row = (
+            self._file.check_relay(relay)
+            for version, status in versions:
                 self._db.execute(
-                    "SELECT number, d FROM versions WHERE event = ? AND clock IS NULL", (event,)
-                ).fetchone()
-                # The relay may have had the revision in another wrap than we keep.
-                or self._db.execute(
-                    "SELECT v.number, v.d FROM seen s JOIN versions v ON v.number = s.number"
-                    " WHERE s.relay = ? AND s.event = ?",
-                    (relay, event),
-                ).fetchone()
-            )
-            if row is None:
-                return None
-            self._db.execute(
-                "INSERT INTO seen (relay, number, event, removed) VALUES (?, ?, ?, ?)"
-                " ON CONFLICT DO UPDATE SET removed = excluded.removed",
-                (relay, row[0], event, reason or "removed"),
-            )
-        return str(row[1])
+                    "INSERT OR REPLACE INTO absent SELECT ?1, version, ?3 FROM missing WHERE version = ?2",
+                    (relay, version, status),
+                )
+                claims = f"SELECT v.number, v.d {_CLAIMED} AND v.version = ?2"
+                rows: list[Any] = self._db.execute(claims, (relay, version)).fetchall()
+                for number, d in rows:
+                    if status == "compacted":  # it had it, and shows no body any more
+                        self._file.note_seen(relay, [(number, "")])
+                    else:
+                        self._db.execute("DELETE FROM seen WHERE relay = ? AND number = ?", (relay, number))
+                        self._refuse(relay, version, SQUATTED)
+                        refused.append(Refusal(version, d, SQUATTED))
+        return refused

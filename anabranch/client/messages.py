@@ -20,8 +20,16 @@ _array = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _any = msgspec.json.Decoder().decode
 
 
+TEXT_MAX = 300
+
+
 class ProtocolError(Exception):
     """A relay said what it may not say here."""
+
+
+def short(text: str) -> str:
+    """What somebody else said, short enough to be kept and shown."""
+    return text if len(text) <= TEXT_MAX else f"{text[: TEXT_MAX - 1]}…"
 
 
 class Frame:
@@ -90,9 +98,11 @@ def tail(name: str, family: Family, owner: str, since: int) -> bytes:
     return encode(("CHANGES", name, {**mode, "since": since, **scope(family, owner), "live": True}))
 
 
-def by_revision(name: str, owner: str, wanted: Sequence[str], batched: bool) -> bytes:
+def by_revision(name: str, owner: str, wanted: Sequence[str], batched: bool, documents: Sequence[str] = ()) -> bytes:
+    """With `documents`, only of those: what others put elsewhere under the same revision does not crowd it out."""
     verb = "REQ-BATCH" if batched else "REQ"
-    return encode((verb, name, {**scope(Family.REVISION, owner), "#r": list(wanted)}))
+    within = {"#d": list(documents)} if documents else {}
+    return encode((verb, name, {**scope(Family.REVISION, owner), "#r": list(wanted), **within}))
 
 
 def negotiate(name: str, owner: str) -> bytes:

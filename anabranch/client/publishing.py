@@ -1,8 +1,9 @@
 """Publishing to one relay: a bounded number of versions under way, and what its answers mean. No I/O.
 
-OK true and a `duplicate:` refusal say the same: the relay has it. A refusal for good (`invalid:`, `blocked:`,
-`restricted:`, `unsupported:` and whatever has no prefix we know) is remembered with its reason; `rate-limited:`,
-`error:` and `auth-required:` are tried again, each time after a longer pause.
+OK true and a `duplicate:` refusal say the same: the relay has it. But of a revision anybody can put something else
+under the same id first; so `duplicate:` is a claim then, which the relay has to show. A refusal for good (`invalid:`,
+`blocked:`, `restricted:`, `unsupported:` and whatever has no prefix we know) is remembered with its reason;
+`rate-limited:`, `error:` and `auth-required:` are tried again, each time after a longer pause.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from anabranch.client.effects import Acknowledge, Effect, LoadOwed, Refuse, Send
 from anabranch.client.ledger import Owed
-from anabranch.client.messages import Frame, publish
+from anabranch.client.messages import Frame, publish, short
 
 WINDOW_COUNT = 256
 WINDOW_BYTES = 1 << 20
@@ -23,13 +24,15 @@ FOR_NOW = ("rate-limited:", "error:", "auth-required:")
 class Publisher:
     """What is under way on one connection; a new connection has a new one."""
 
-    def __init__(self, share: Callable[[], float]) -> None:
+    def __init__(self, share: Callable[[], float], doubts: bool = False) -> None:
+        """`doubts`: a duplicate is not believed before it was shown."""
         self.message_bytes_max: int | None = None
         """What the relay reads at most, if it says so. It would hang up on more, each time anew."""
         self._share = share
+        self._doubts = doubts
         self._under_way: dict[str, Owed] = {}
         self._bytes = 0
-        self._taken: list[tuple[str, str]] = []
+        self._taken: list[tuple[str, str | None]] = []
         self._asked = False
         self._stale = True  # something may be owed that was not looked at
         self._anew = True
@@ -85,9 +88,10 @@ class Publisher:
             return []
         self._bytes -= len(one.raw)
         self._answer_by = now + ANSWER_SECONDS if self._under_way else None
-        text = frame.text(3)
+        text = short(frame.text(3))
         if frame[2] is True or text.startswith("duplicate:"):
-            self._taken.append((one.version, one.event))
+            believed = frame[2] is True or not self._doubts
+            self._taken.append((one.version, one.event if believed else None))
             self._pause = 0.0
             return []
         self.last_refusal = text

@@ -13,7 +13,6 @@ for as long as it likes.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +21,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, TypeVar
 
+import apsw
+
+from anabranch.client import base as bases
+from anabranch.client.base import Base
 from anabranch.client.document import Change, ChangeKind, Document, DocumentVersion, RelayStatus
 from anabranch.client.errors import (
     BadContent,
@@ -44,6 +47,7 @@ from anabranch.client.sealing import Draft, Sealer
 from anabranch.core import nostr, replica
 from anabranch.core.nostr import Event, Invalid, Keys
 from anabranch.core.operation import Family
+from anabranch.core.replica import Version
 
 T = TypeVar("T")
 
@@ -120,16 +124,20 @@ class Replica:
         if self._closing:
             return
         self._closing = True
-        if self._others is not None:
-            self._others.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._others
-        await asyncio.gather(*(following.stop() for following in self._followings.values()))
-        self._closed = True
-        self._feed.close()
-        await asyncio.get_running_loop().run_in_executor(self._pool, self.file.close)
-        self._pool.shutdown(wait=False)
-        self._provers.shutdown(wait=False, cancel_futures=True)
+        try:
+            others = [] if self._others is None else [self._others]
+            for task in others:
+                task.cancel()
+            stopping = (following.stop() for following in self._followings.values())
+            await asyncio.gather(*others, *stopping, return_exceptions=True)  # whatever went wrong in one of them
+        finally:
+            self._closed = True
+            self._feed.close()
+            try:
+                await asyncio.get_running_loop().run_in_executor(self._pool, self.file.close)
+            finally:
+                self._pool.shutdown(wait=False)
+                self._provers.shutdown(wait=False, cancel_futures=True)
 
     async def __aenter__(self) -> Replica:
         return self
@@ -153,58 +161,85 @@ class Replica:
 
     # --- documents ---
 
-    async def put(self, d: str, content: Mapping[str, Any], collection: str | None = None) -> str:
-        """Write a version; its id. `ReadOnly` where the document is in conflict."""
-        return await self._write(d, lambda heads: content, collection)
+    async def put(
+        self, d: str, content: Mapping[str, Any], collection: str | None = None, *, base: Base | None = None
+    ) -> str:
+        """Write a version; its id. `ReadOnly` where the document is in conflict.
 
-    async def delete(self, d: str) -> str:
-        """Write a tombstone; its id. Its history stays for a while, and `restore` brings it back."""
+        It stands on `base`, the document (or the ids of its versions; none: there was no document) as you read it: what
+        was written since is a conflict then, and not lost. Without a base it supersedes whatever is current.
+        """
+        return await self._write(d, lambda ground: content, collection, base)
 
-        def gone(heads: list[Stored]) -> None:
-            if not heads or all(head.version.deletes for head in heads):
+    async def delete(self, d: str, *, base: Base | None = None) -> str:
+        """Write a tombstone; its id. Its history stays for a while, and `restore` brings it back.
+
+        `base` is as in `put`.
+        """
+
+        def gone(ground: list[Version]) -> None:
+            if all(version.deletes for version in ground):
                 raise NoSuchDocument(d)
 
-        return await self._write(d, gone)
+        return await self._write(d, gone, base=base)
 
     async def resolve(
-        self, d: str, content: Mapping[str, Any] | None = None, *, pick: str | None = None, delete: bool = False
+        self,
+        d: str,
+        content: Mapping[str, Any] | None = None,
+        *,
+        base: Base | None = None,
+        pick: str | None = None,
+        delete: bool = False,
     ) -> str:
-        """End a conflict: with a merged content, with one of its versions (`pick`), or with the deletion of it all."""
+        """End a conflict: with a merged content, with one of its versions (`pick`), or with the deletion of it all.
+
+        `base` is the conflict as it was shown: exactly its versions are settled, and one that came since stays in
+        conflict. Without it whatever is in conflict now is settled, seen or not.
+        """
         if (content is not None) + (pick is not None) + delete != 1:
             raise BadContent("resolve() takes a content, or pick=<version>, or delete=True, and only one of them")
 
-        def chosen(heads: list[Stored]) -> Mapping[str, Any] | None:
-            if len(heads) < 2:
-                raise NotInConflict(d) if heads else NoSuchDocument(d)
+        def chosen(ground: list[Version]) -> Mapping[str, Any] | None:
+            if len(ground) < 2:
+                raise NotInConflict(d) if ground else NoSuchDocument(d)
             if pick is None:
                 return content
-            return self._content(_found(d, pick, heads))
+            if all(version.id != pick for version in ground):
+                raise NoSuchVersion(d, pick)
+            return self._content(_found(d, pick, self.file.some(d, [pick])))
 
-        return await self._write(d, chosen, settles=True)
+        return await self._write(d, chosen, base=base, settles=True)
 
-    async def restore(self, d: str, version: str) -> str:
-        """Write an old version's content as a new version."""
+    async def restore(self, d: str, version: str, *, base: Base | None = None) -> str:
+        """Write an old version's content as a new version. `base` as in `put`."""
         kept = await self.in_file(self.file.versions, d)
         old = _found(d, version, kept)
         if old.version.deletes:
             raise BadContent("this version deletes the document; call delete()")
         content = await self.in_file(self._content, old)
-        return await self._write(d, lambda heads: content)
+        return await self._write(d, lambda ground: content, base=base)
 
     async def _write(
         self,
         d: str,
-        choose: Callable[[list[Stored]], Mapping[str, Any] | None],
+        choose: Callable[[list[Version]], Mapping[str, Any] | None],
         collection: str | None = None,
+        base: Base | None = None,
         settles: bool = False,
     ) -> str:
+        read = base if base is None or isinstance(base, Document) else bases.ids(base)  # an iterator is read once
+
         def make(heads: list[Stored]) -> Event:
-            if len(heads) > 1 and not settles:
-                raise ReadOnly(self._document(d, heads, read=False))
-            versions = [head.version for head in heads]
-            kept = collection if collection or not versions else replica.shown(versions).collection
+            current = [head.version for head in heads]
+            ground = current if read is None else bases.versions(read, d, self.file)
+            if settles and len(current) == 1:
+                raise NotInConflict(d)  # somebody else has settled it
+            if len(ground) > 1 and not settles:
+                raise ReadOnly(read if isinstance(read, Document) else self._document(d, heads, read=False))
+            kept = collection if collection or not ground else replica.shown(ground).collection
             try:
-                return self.sealer.seal(Draft(d, choose(heads), kept), versions)
+                return self.sealer.seal(Draft(d, choose(ground), kept), ground, current)
             except Invalid as error:
                 raise BadContent(str(error)) from None
 
@@ -277,7 +312,9 @@ class Replica:
             content = self._content(one) if read else None
         except Unreadable as error:
             problem = error.why
-        return DocumentVersion(version.id, version.deletes, version.mtime, one.head, one.own, content, problem)
+        return DocumentVersion(
+            version.id, version.deletes, version.mtime, one.head, one.own, content, problem, version.clock
+        )
 
     def _content(self, one: Stored) -> dict[str, Any] | None:
         version = one.version
@@ -401,15 +438,21 @@ class Replica:
 
     async def _notice_others(self) -> None:
         """Another process may write into the same file: what it wrote is owed as well."""
-        before = await self.in_file(self.file.data_version)
+        before: int | None = None
         while True:
-            await asyncio.sleep(OTHERS_SECONDS)
-            after = await self.in_file(self.file.data_version)
-            if after != before:
+            after = before
+            try:
+                after = await self.in_file(self.file.data_version)
+            except apsw.Error:
+                pass  # the file is held or damaged for the moment; whoever writes is told
+            if before is None:
+                before = after
+            elif after != before:
                 before = after
                 self.tell([Change(ChangeKind.WRITTEN, detail="another process wrote to the file")])
                 for following in self._followings.values():
                     following.stir()
+            await asyncio.sleep(OTHERS_SECONDS)
 
 
 def _found(d: str, version: str, among: list[Stored]) -> Stored:

@@ -22,8 +22,24 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 APPLICATION = 0x416E6162  # "Anab"
-VERSION = 1
+VERSION = 2
 BUSY_MILLISECONDS = 10_000
+
+RELAYS = """
+CREATE TABLE relays (
+  relay INTEGER PRIMARY KEY AUTOINCREMENT,  -- never used again: who still follows a removed one must notice
+  url TEXT NOT NULL UNIQUE,
+  access_key TEXT,
+  stream TEXT, epoch TEXT, position INTEGER,  -- the checkpoint; null before the first bootstrap
+  dropped INTEGER NOT NULL DEFAULT 0,
+  last_dropped TEXT
+);
+"""
+
+INDEXES = """
+CREATE INDEX named ON parents (parent);
+CREATE INDEX claims ON seen (relay, number) WHERE event IS NULL;
+"""
 
 TABLES = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -51,19 +67,21 @@ CREATE TABLE parents (d TEXT, parent TEXT, child TEXT, PRIMARY KEY (d, parent, c
 CREATE INDEX children ON parents (child);
 CREATE TABLE missing (version TEXT PRIMARY KEY) WITHOUT ROWID;  -- named as parents and not here
 
-CREATE TABLE relays (
-  relay INTEGER PRIMARY KEY,
-  url TEXT NOT NULL UNIQUE,
-  access_key TEXT,
-  stream TEXT, epoch TEXT, position INTEGER,  -- the checkpoint; null before the first bootstrap
-  dropped INTEGER NOT NULL DEFAULT 0,
-  last_dropped TEXT
-);
--- What a relay was seen to have: under which event id, where that is known, and why it removed it, if it did.
+RELAYS
+-- What a relay was seen to have: under which event id (null: it says so, and did not show it; of snapshots that is
+-- enough), and why it removed it, if it did.
 CREATE TABLE seen (relay INTEGER, number INTEGER, event TEXT, removed TEXT, PRIMARY KEY (relay, number)) WITHOUT ROWID;
 CREATE TABLE refused (relay INTEGER, number INTEGER, reason TEXT NOT NULL, PRIMARY KEY (relay, number)) WITHOUT ROWID;
 -- Ancestors that a relay was asked for in vain.
 CREATE TABLE absent (relay INTEGER, version TEXT, status TEXT NOT NULL, PRIMARY KEY (relay, version)) WITHOUT ROWID;
+INDEXES""".replace("RELAYS", RELAYS).replace("INDEXES", INDEXES)
+
+AFTER_1 = f"""
+ALTER TABLE relays RENAME TO relays_1;
+{RELAYS}
+INSERT INTO relays SELECT relay, url, access_key, stream, epoch, position, dropped, last_dropped FROM relays_1;
+DROP TABLE relays_1;
+{INDEXES}
 """
 
 
@@ -97,6 +115,9 @@ def _migrate(db: apsw.Connection, path: Path) -> None:
         raise WrongReplica(f"{path} is a database, but no replica; choose another file")
     elif found > VERSION:
         raise WrongReplica(f"{path} was written by a newer Anabranch; update this one")
+    elif found < VERSION:
+        db.execute(AFTER_1)
+        db.pragma("user_version", VERSION)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ the payload. `prove` does that once, when it arrives; nothing it reads is kept.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -42,29 +43,37 @@ class Sealer:
 
     # --- writing ---
 
-    def seal(self, draft: Draft, heads: Sequence[Version]) -> Event:
-        """The signed next version of a document, on top of all its heads. Raises `Invalid`."""
+    def seal(self, draft: Draft, base: Sequence[Version], heads: Sequence[Version] = ()) -> Event:
+        """The signed next version of a document, on top of `base`, while `heads` are current. Raises `Invalid`."""
         if not draft.d:
             raise Invalid("a document has a name")
         if self.family is Family.SNAPSHOT:
-            return self._snapshot(draft, heads)
-        return self._revision(draft, heads)
+            return self._snapshot(draft, base, heads)
+        return self._revision(draft, base)
 
-    def _snapshot(self, draft: Draft, heads: Sequence[Version]) -> Event:
+    def _writer(self, base: Sequence[Version], heads: Sequence[Version]) -> str:
+        """Who counts the next snapshot. A device that has written since `base` counts beside itself: with its own next
+        number it would claim to have seen that, and with a number it has used another version could hide this one."""
+        seen = clocks.merge(version.clock for version in base)
+        known = clocks.merge(version.clock for version in (*base, *heads))
+        names = (f"{self.device}~{number}" if number else self.device for number in itertools.count())
+        return next(name for name in names if known.get(name, 0) == seen.get(name, 0))
+
+    def _snapshot(self, draft: Draft, base: Sequence[Version], heads: Sequence[Version]) -> Event:
         world = self._world
         content = draft.content
         if content is None:
             content = notes.tombstone(self.device, world.milliseconds())
         tags = [["d", draft.d], ["o", "del" if draft.content is None else "put"]]
-        tags += clocks.tags(replica.next_clock(heads, self.device))
+        tags += clocks.tags(replica.next_clock(base, self._writer(base, heads)))
         if draft.collection:
             tags.append(["c", draft.collection])
         text = nip44.encrypt(canonical.encode(dict(content)), self._own_key, world.fresh_bytes(32))
         return self.keys.sign(snapshots.NOTE, tags, text, world.seconds())
 
-    def _revision(self, draft: Draft, heads: Sequence[Version]) -> Event:
+    def _revision(self, draft: Draft, base: Sequence[Version]) -> Event:
         world, owner = self._world, self.keys.pubkey
-        parents = replica.next_parents(heads)
+        parents = replica.next_parents(base)
         # A deletion says nothing but that: two devices that delete the same version make the same revision.
         payload = revision_payload.build(draft.d, parents, draft.content is None, draft.content or {})
         now = world.seconds()

@@ -1,17 +1,14 @@
 """`anabranch notes`: what people do with it, and that each step says what happened."""
 
-import json
-import os
 import re
 import stat
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import click
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
+from notes_devices import Background, Device, Editor
 from processes import Node
 
 from anabranch.cli import main, notes_view
@@ -20,45 +17,6 @@ from anabranch.client import DocumentVersion
 from anabranch.core import nip19, notes
 
 NSEC = nip19.encode("nsec", b"\x11" * 32)
-
-
-class Device:
-    """One folder of notes."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def run(self, *arguments: str, stdin: str | None = None, code: int = 0) -> Result:
-        result = CliRunner().invoke(main, ["notes", *arguments, "--data", str(self.folder)], input=stdin)
-        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-        assert result.exit_code == code, result.output
-        return result
-
-    def json(self, *arguments: str, stdin: str | None = None, code: int = 0) -> dict[str, Any]:
-        out = self.run(*arguments, "--json", stdin=stdin, code=code).stdout
-        assert out.count("\n") == 1
-        return json.loads(out)
-
-    def new(self, text: str) -> str:
-        return self.run("new", "--text", text).stdout.strip()
-
-    def titles(self) -> list[str]:
-        return [note["title"] for note in self.json("list")["notes"]]
-
-
-@pytest.fixture
-def laptop(tmp_path: Path) -> Device:
-    device = Device(tmp_path / "laptop")
-    device.run("init")
-    return device
-
-
-@pytest.fixture
-def two_devices(tmp_path: Path, node: Node) -> tuple[Device, Device]:
-    laptop, phone = Device(tmp_path / "laptop"), Device(tmp_path / "phone")
-    laptop.run("init", "--relay", node.url)
-    phone.run("init", "--import", "--relay", node.url, stdin=(laptop.folder / "key").read_text())
-    return laptop, phone
 
 
 def conflict(laptop: Device, phone: Device) -> str:
@@ -122,7 +80,7 @@ def test_a_note_is_written_listed_shown_edited_and_found(laptop: Device):
     assert notes.is_coordinate(note)
     piped = laptop.run("new", stdin="from a pipe\n").stdout.strip()
     assert laptop.titles() == ["from a pipe", "Milk"] or laptop.titles() == ["Milk", "from a pipe"]
-    assert laptop.run("show", note[:6].lower()).stdout == "# Milk\nand bread\n"
+    assert laptop.run("show", note[:6].lower()).stdout == "# Milk\nand bread"
     laptop.run("edit", note[:8], "--text", "# Milk\nand honey")
     assert laptop.json("show", note)["markdown"] == "# Milk\nand honey"
     found = laptop.json("list", "--search", "HONEY")["notes"]
@@ -133,26 +91,23 @@ def test_a_note_is_written_listed_shown_edited_and_found(laptop: Device):
     assert len(laptop.json("history", note)["versions"]) == 2
 
 
-def test_the_editor_is_used_where_there_is_a_terminal(laptop: Device, monkeypatch: pytest.MonkeyPatch):
-    seen: list[str] = []
-
-    def edit(text: str, extension: str) -> str | None:
-        seen.append(text)
-        return answers.pop(0)
-
-    answers: list[str | None] = ["# Written", "# Edited", None]
-    monkeypatch.setattr("anabranch.cli.notes_view.click.edit", edit)
-    monkeypatch.setattr(notes_view, "at_terminal", lambda: True)
+def test_the_editor_is_used_where_there_is_a_terminal(laptop: Device, editor: Editor):
+    editor("printf '# Written' > $1", "cp $1 seen; printf '# Edited' > $1", "cp $1 seen2; touch $1", "true")
     note = laptop.run("new").stdout.strip()
     laptop.run("edit", note)
+    assert Path("seen").read_text() == "# Written\n"
+    assert "nothing changed" in laptop.run("edit", note).stderr  # the newline that editors want is no change
     assert "stays as it was" in laptop.run("edit", note, code=Exit.FAILED).stderr
-    assert seen == ["", "# Written", "# Edited"]
     assert laptop.titles() == ["Edited"]
+    assert len(laptop.json("history", note)["versions"]) == 2
 
 
 def test_an_empty_note_is_none(laptop: Device):
     assert "empty" in laptop.run("new", "--text", " \n", code=Exit.FAILED).stderr
     assert laptop.titles() == []
+    note = laptop.new("text")
+    assert f"notes delete {note[:8]}" in laptop.run("edit", note, stdin="", code=Exit.FAILED).stderr
+    assert laptop.titles() == ["text"]
 
 
 def test_a_deleted_note_can_be_brought_back(laptop: Device):
@@ -173,8 +128,8 @@ def test_versions_are_named_by_number_or_by_the_beginning_of_their_id(laptop: De
         laptop.run("edit", note, "--text", text)
     versions = laptop.json("history", note)["versions"]
     assert [one["markdown"] for one in versions] == ["three", "two", "one"]
-    assert laptop.run("show", note, "--version", "3").stdout == "one\n"
-    assert laptop.run("show", note, "--version", versions[1]["version"][:10]).stdout == "two\n"
+    assert laptop.run("show", note, "--version", "3").stdout == "one"
+    assert laptop.run("show", note, "--version", versions[1]["version"][:10]).stdout == "two"
     assert "no version" in laptop.run("show", note, "--version", "zz", code=Exit.FAILED).stderr
     assert "several versions" in laptop.run("show", note, "--version", "", code=Exit.FAILED).stderr
     laptop.run("restore", note, "3")
@@ -220,7 +175,7 @@ def test_a_conflict_is_seen_shown_side_by_side_and_settled_by_picking(two_device
     phone.run("sync")
     laptop.run("sync")
     for device in two_devices:
-        assert device.run("show", note).stdout == "# List\nmilk\nbread\neggs\n"
+        assert device.run("show", note).stdout == "# List\nmilk\nbread\neggs"
         assert device.run("conflicts").stderr == "no conflicts\n"
     assert "not in conflict" in phone.run("resolve", note, "--delete", code=Exit.FAILED).stderr
 
@@ -239,23 +194,15 @@ def test_a_conflict_is_settled_by_a_merged_text_or_by_deleting(
     assert laptop.titles() == phone.titles() == left
 
 
-def test_a_person_is_shown_both_and_asked(two_devices: tuple[Device, Device], monkeypatch: pytest.MonkeyPatch):
+def test_a_person_is_shown_both_and_asked(two_devices: tuple[Device, Device], editor: Editor):
     laptop, phone = two_devices
     note = conflict(laptop, phone)
-    monkeypatch.setattr(notes_view, "at_terminal", lambda: True)
+    editor("cp $1 draft; printf 'List\n=======\noat milk\nbread\neggs\n' > $1")
     result = phone.run("resolve", note, stdin="q\n", code=Exit.FAILED)
     assert re.search(r"^\[1\].*│ \[2\]", result.stderr, re.M)
     assert re.search(r"^(oat milk +│ milk|milk +│ oat milk)$", result.stderr, re.M)
-    drafts: list[str] = []
-
-    def edit(text: str, extension: str) -> str:
-        drafts.append(text)
-        return text if len(drafts) == 1 else "# List\noat milk\nbread\neggs"
-
-    monkeypatch.setattr("anabranch.cli.notes.click.edit", edit)
-    assert "still has conflict marks" in phone.run("resolve", note, stdin="e\n", code=Exit.FAILED).stderr
     phone.run("resolve", note, stdin="e\n")
-    assert "<<<<<<< " in drafts[0]
+    assert "<<<<<<< " in Path("draft").read_text()
     assert phone.titles() == ["List"]
     assert phone.json("conflicts")["conflicts"] == []
 
@@ -292,56 +239,16 @@ def test_the_revision_family_works_the_same(tmp_path: Path, node: Node):
 
 
 def test_follow_stays_and_tells_until_it_is_interrupted(
-    two_devices: tuple[Device, Device], run_in_background: Callable[..., Any]
+    two_devices: tuple[Device, Device], node: Node, run_in_background: Callable[..., Background]
 ):
     laptop, phone = two_devices
     following = run_in_background("notes", "sync", "--follow", "--data", str(phone.folder))
     following.wait_for("live")
     note = laptop.new("news")
     laptop.run("sync")
-    following.wait_for(f"{note[:8]}  changed")
+    following.wait_for(f"{note[:8]}  new: news  ({node.url})")
     assert following.interrupt() == Exit.INTERRUPTED
     assert phone.titles() == ["news"]
-
-
-@pytest.fixture
-def run_in_background():
-    import signal
-    import subprocess
-    import threading
-    import time
-
-    started = []
-
-    class Background:
-        def __init__(self, *arguments: str) -> None:
-            command = [sys.executable, "-m", "anabranch", *arguments]
-            self.process = subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ}
-            )
-            self.said = ""
-            threading.Thread(target=self._read, daemon=True).start()
-            started.append(self.process)
-
-        def _read(self) -> None:
-            assert self.process.stdout is not None
-            for line in self.process.stdout:
-                self.said += line
-
-        def wait_for(self, text: str) -> None:
-            deadline = time.monotonic() + 15
-            while text not in self.said:
-                assert time.monotonic() < deadline, self.said
-                time.sleep(0.02)
-
-        def interrupt(self) -> int:
-            self.process.send_signal(signal.SIGINT)
-            return self.process.wait(10)
-
-    yield Background
-    for process in started:
-        process.kill()
-        process.wait()
 
 
 # --- how it is shown ---
@@ -355,7 +262,8 @@ def version(text: str | None, number: int) -> DocumentVersion:
 def test_a_merge_draft_has_what_is_common_once_and_the_rest_between_marks():
     draft = notes_view.merge_draft([version("a\nb\nc", 1), version("a\nB\nc", 2)])
     assert draft == "a\n<<<<<<< 00000000\nb\n=======\nB\n>>>>>>> 00000000\nc\n"
-    assert notes_view.has_marks(draft)
+    assert notes_view.has_marks(draft, [version("", 1)])
+    assert not notes_view.has_marks("Title\n=======\n<<<<<<< HEAD\n>>>>>>> 12345678\n", [version("", 1)])
     assert notes_view.merge_draft([version("same", 1), version("same", 2)]) == "same\n"
     assert notes_view.merge_draft([version("kept", 1), version(None, 2)]) == "kept\n"
     assert notes_view.merge_draft([version(None, 1), version(None, 2)]) == ""

@@ -61,7 +61,7 @@ def live(family: Family = Family.SNAPSHOT) -> tuple[Follower, str]:
     say(machine, "CHANGES", request[1], "EOSE", 60)
     assert machine.state is State.LIVE
     machine.owed([], 256, 0.0)
-    machine.wanted([])
+    machine.wanted([], 0.0)
     assert machine.caught_up
     return machine, request[1]
 

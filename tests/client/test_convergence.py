@@ -89,7 +89,8 @@ class World(RuleBasedStateMachine):
         replica, content = self.replicas[number], {"n": self.edits, "by": number}
         before = await self._current(replica, d)
         with contextlib.suppress(ReadOnly):
-            version = await replica.put(d, content)
+            base = before if self.edits % 2 else None  # either may be overtaken between the two
+            version = await replica.put(d, content, base=base)
             await self._note(replica, d, version, before)
             assert len(self.parents[version]) <= 1  # in a conflict it would have been refused
 
@@ -113,15 +114,11 @@ class World(RuleBasedStateMachine):
         before = await self._current(replica, d)
         with contextlib.suppress(NotInConflict, NoSuchDocument):
             if how == "merge":
-                version = await replica.resolve(d, {"merged": self.edits})
+                version = await replica.resolve(d, {"merged": self.edits}, base=before)
             elif how == "delete":
-                version = await replica.resolve(d, delete=True)
+                version = await replica.resolve(d, delete=True, base=before)
             else:
-                found = await replica.conflicts()
-                versions = [one for document in found if document.d == d for one in document.versions]
-                if not versions:
-                    return
-                version = await replica.resolve(d, pick=versions[0].id)
+                version = await replica.resolve(d, pick=min(before, default=""), base=before)
             await self._note(replica, d, version, before)
 
     @rule(number=who, d=which, count=st.integers(2, 14))

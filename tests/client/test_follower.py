@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.client import effects as do
+from anabranch.client.bootstraps import Wanted
 from anabranch.client.file import Checkpoint
 from anabranch.client.follower import TRANSITIONS, Cue, Follower, State, Timing
 from anabranch.core.operation import Family
@@ -397,3 +398,74 @@ def test_an_ok_for_something_else_is_nothing():
     machine, _ = live()
     assert say(machine, "OK", "e9", True, "") == []
     assert machine.flush() == []
+
+
+# --- gaps, names and what is awaited ---
+
+
+def test_a_second_gap_in_a_row_is_a_loss_and_one_after_a_steady_while_is_none():
+    machine, tail = live()
+    boot = sent(say(machine, "CHANGES", tail, "ERR", "checkpoint too old: min_seq is 90", now=1.0))[0][1]
+    say(machine, "CHANGES", boot, "STATUS", {"snapshot_seq": 95}, now=1.0)
+    tail = sent(say(machine, "CHANGES", boot, "EOSE", 95, now=1.0))[0][1]
+    say(machine, "CHANGES", tail, "EOSE", 95, now=1.0)
+    assert machine.state is State.LIVE
+    boot = sent(say(machine, "CHANGES", tail, "ERR", "checkpoint too old: min_seq is 99", now=70.0))[0][1]
+    say(machine, "CHANGES", boot, "STATUS", {"snapshot_seq": 99}, now=70.0)
+    tail = sent(say(machine, "CHANGES", boot, "EOSE", 99, now=70.0))[0][1]
+    say(machine, "CHANGES", tail, "ERR", "checkpoint too old: min_seq is 120", now=70.0)
+    assert machine.state is State.OFFLINE
+    assert "right after a bootstrap" in machine.last_error
+    assert machine.retry_at > 70.0
+
+
+def test_what_had_come_before_the_feed_was_refused_is_applied_because_the_checkpoint_has_moved():
+    machine, tail = live()
+    say(machine, "CHANGES", tail, "EVENT", 61, event(61))
+    effects = say(machine, "CHANGES", tail, "ERR", "error: something else")
+    assert machine.state is State.OFFLINE
+    assert [type(effect) for effect in effects][:3] == [do.Stage, do.Apply, do.Discard]
+    assert machine.checkpoint.position == 61
+
+
+def test_a_frame_without_a_name_is_nobodys_feed():
+    machine = follower(checkpoint=AT)
+    machine.tick(0.0)
+    assert say(machine, "CHANGES", "", "EVENT", 99, event(1)) == []
+    assert machine.flush() == []
+    assert machine.state is State.CONNECTING
+    assert machine.checkpoint == AT
+
+
+def test_a_fetch_of_ancestors_has_a_deadline_that_only_its_own_frames_put_off():
+    machine, _ = live(Family.REVISION)
+    machine.wake()
+    machine.owed([], 256, 0.0)
+    (request,) = sent(machine.wanted([Wanted("c" * 64)], 0.0))
+    assert machine.deadline == 30
+    say(machine, "NOTICE", "still there", now=20.0)
+    assert machine.deadline == 30
+    say(machine, "EVENTS", request[1], [event(1)], now=20.0)
+    assert machine.deadline == 50
+    machine.tick(50.0)
+    assert machine.state is State.OFFLINE
+    assert "a fetch was left without an answer" in machine.last_error
+
+
+def test_what_is_wanted_is_looked_up_again_when_more_came_to_be_wanted_meanwhile():
+    machine, _ = live(Family.REVISION)
+    assert do.LoadWanted(256) in machine.wake()
+    assert do.LoadWanted(256) not in machine.wake()
+    assert machine.wanted([], 0.0) == [do.LoadWanted(256)]
+    assert machine.wanted([], 0.0) == []
+
+
+def test_a_duplicate_of_a_revision_is_a_claim_that_is_to_be_shown():
+    machine, _ = live(Family.REVISION)
+    machine.wake()
+    machine.wanted([], 0.0)
+    machine.owed(owed(1, 2), 256, 0.0)
+    say(machine, "OK", "e1", True, "")
+    say(machine, "OK", "e2", False, "duplicate: have it")
+    assert machine.flush() == [do.Acknowledge((("v1", "e1"), ("v2", None))), do.LoadWanted(256)]
+    assert not machine.caught_up

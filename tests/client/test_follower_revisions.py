@@ -5,6 +5,7 @@ from driving import AT, INFO, OWNER, dialled, event, follower, info, live, of, r
 
 from anabranch.client import effects as do
 from anabranch.client import messages
+from anabranch.client.bootstraps import Wanted
 from anabranch.client.file import Checkpoint
 from anabranch.client.follower import Follower, State
 from anabranch.client.ledger import Owed
@@ -141,16 +142,20 @@ def test_ancestors_are_looked_for_in_the_background_and_given_up_where_they_are_
     say(machine, "CHANGES", tail, "EVENT", 61, event(1))
     assert do.LoadWanted(256) in machine.flush()
     assert not machine.caught_up
-    (request,) = sent(machine.wanted([revision(1), revision(2), revision(3)]))
+    (request,) = sent(machine.wanted([Wanted(revision(n)) for n in (1, 2, 3)], 0.0))
     say(machine, "EVENTS", request[1], [event(1)])
     say(machine, "EVENT-STATUS", request[1], {"rev": revision(2), "status": "payload_compacted"})
     effects = say(machine, "EOSE", request[1])
     assert effects[0] == do.Apply(None)  # first what has come
     (absent,) = of(do.Absent, effects)
-    assert dict(absent.revisions) == {revision(1): "unknown", revision(2): "compacted", revision(3): "unknown"}
+    assert dict(absent.revisions) == {revision(1): "unproven", revision(2): "compacted", revision(3): "unproven"}
     assert sent(effects) == [["CLOSE", request[1]]]
     assert do.LoadWanted(256) in effects  # and what those name
-    machine.wanted([])
+    (request,) = sent(machine.wanted([Wanted(revision(n), f"d{n}", again=True) for n in (1, 3)], 0.0))
+    assert request[2] == {"kinds": [1059], "#p": [OWNER], "#r": [revision(1), revision(3)], "#d": ["d1", "d3"]}
+    (absent,) = of(do.Absent, say(machine, "EOSE", request[1]))
+    assert dict(absent.revisions) == {revision(1): "unknown", revision(3): "unknown"}
+    machine.wanted([], 0.0)
     assert machine.caught_up
 
 
@@ -158,6 +163,6 @@ def test_a_hard_removal_is_told_and_moves_the_checkpoint():
     machine, tail = live(Family.REVISION)
     say(machine, "CHANGES", tail, "EVENT", 61, event(1))
     effects = say(machine, "CHANGES", tail, "DELETED", 62, "e" * 64, "expired")
-    assert [type(effect) for effect in effects][:2] == [do.Stage, do.Apply]
-    assert effects[-1] == do.Removed("e" * 64, "expired")
+    assert [type(effect) for effect in effects] == [do.Stage, do.Apply, do.LoadWanted]
+    assert effects[1] == do.Apply(62, "s", "e", removed=(("e" * 64, "expired"),))  # one transaction
     assert machine.checkpoint.position == 62

@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+import apsw
 import pytest
 from authors import Author, snapshot
 from processes import Node
@@ -292,3 +293,109 @@ async def test_a_stranger_who_names_our_heads_hides_nothing_from_a_new_device(no
 
 async def alike(one: Replica, other: Replica) -> bool:
     return await heads(one) == await heads(other) != {}
+
+
+async def test_a_relay_that_holds_something_else_under_our_revision_is_not_taken_to_have_it(
+    node: Node, second_node: Node, open_replica: OpenReplica
+):
+    """Revision ids are public: whoever is first on another relay puts junk in the place of ours."""
+    laptop = await open_replica("laptop", relays=[node.url], family="revision")
+    squatted = await laptop.put("diary", {"text": "the only copy"})
+    fine = await laptop.put("letter", {"text": "nobody minds"})
+    await in_time(laptop.caught_up())
+    async with RelayClient.open(second_node.url) as stranger:
+        await stranger.store(wrap(laptop.owner, "diary", squatted))
+    await laptop.add_relay(second_node.url)
+    await in_time(laptop.caught_up())
+    status = {one.url: one for one in await laptop.status()}[f"{second_node.url.rstrip('/')}/"]
+    assert [(one.version, one.d) for one in status.refused] == [(squatted, "diary")]
+    assert "something else under this revision" in status.refused[0].reason
+    phone = await open_replica("phone", relays=[second_node.url], family="revision")
+    await in_time(phone.caught_up())
+    assert await heads(phone) == {"letter": {fine}}
+
+
+async def test_a_relay_that_says_duplicate_and_shows_it_has_it(open_replica: OpenReplica, keys: Keys):
+    held: list[Any] = []
+
+    async def answer(talk: Talk, frame: list[Any]) -> None:
+        match frame:
+            case ["NEG-OPEN", name, _]:
+                await talk.say("NEG-STATUS", name, {"strategy": "revision-sync.v1", "snapshot_seq": 10})
+            case ["NEG-MSG", name, _]:
+                await talk.say("NEG-MSG", name, "61")
+            case ["CHANGES", name, _]:
+                await talk.say("CHANGES", name, "EOSE", 10)
+            case ["EVENT", event]:
+                held.append(event)
+                await talk.say("OK", event["id"], False, "duplicate: have it")
+            case ["REQ-BATCH", name, {"#r": [_], "#d": ["d"]}]:
+                await talk.say("EVENTS", name, held)
+                await talk.say("EOSE", name)
+
+    async with ScriptedRelay(answer).running() as relay:
+        replica = await open_replica("laptop", relays=[relay.url], family="revision")
+        await in_time(replica.caught_up())
+        await replica.put("d", {"text": "a"})
+        await until(lambda: relay.asked("REQ-BATCH"))
+        await in_time(replica.caught_up())
+        (status,) = await replica.status()
+        assert (status.owed, status.refused) == (0, ())
+        assert len(relay.asked("EVENT")) == len(relay.asked("REQ-BATCH")) == 1
+
+
+async def test_a_relay_that_another_process_removed_is_followed_no_longer(open_replica: OpenReplica):
+    async with ScriptedRelay(serving([])).running() as relay:
+        replica = await open_replica("laptop", relays=[relay.url])
+        await in_time(replica.caught_up())
+        beside = await open_replica("laptop", follow=False)
+        await beside.remove_relay(relay.url)
+        await beside.add_relay(relay.url)
+        await replica.put("d", {"text": "a"})
+        following = replica._followings[relay.url]
+        await until(lambda: following.follower.state == "stopped")
+        await in_time(replica.caught_up())  # there is nothing to wait for
+        (status,) = await beside.status()
+        assert (status.position, status.owed) == (None, 1)
+        assert relay.asked("EVENT") == []
+
+
+async def test_a_file_that_cannot_be_read_for_a_moment_ends_nothing(
+    open_replica: OpenReplica, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("anabranch.client.replica.OTHERS_SECONDS", 0.01)
+    replica = await open_replica("laptop")
+    calls, truly = 0, replica.file.data_version
+
+    def failing() -> int:
+        nonlocal calls
+        calls += 1
+        if calls % 2:
+            raise apsw.BusyError("held")
+        return truly()
+
+    monkeypatch.setattr(replica.file, "data_version", failing)
+    await until(lambda: calls > 3)
+    changes = replica.changes()
+    beside = await open_replica("laptop", follow=False)
+    await beside.put("d", {"text": "a"})
+    assert (await in_time(anext(changes))).kind is ChangeKind.WRITTEN
+
+
+async def test_whatever_fails_while_closing_the_file_is_closed(
+    open_replica: OpenReplica, monkeypatch: pytest.MonkeyPatch
+):
+    async with ScriptedRelay(serving([])).running() as relay:
+        replica = await open_replica("laptop", relays=[relay.url, "ws://127.0.0.1:9/"])
+        first, second = replica._followings.values()
+
+        async def failing() -> None:
+            raise ValueError("a bug of ours")
+
+        stop = first.stop
+        monkeypatch.setattr(first, "stop", failing)
+        await replica.close()
+        assert second.follower.state == "stopped"
+        with pytest.raises(apsw.ConnectionClosedError):
+            replica.file.data_version()
+        await stop()

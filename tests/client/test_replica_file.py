@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from anabranch.client.bootstraps import Wanted
 from anabranch.client.document import ChangeKind
 from anabranch.client.errors import FileFailed, NoSuchRelay, WrongReplica
 from anabranch.client.file import Arrival, Checkpoint, Proven, ReplicaFile
@@ -38,7 +39,8 @@ def proven(version: Version) -> Proven:
 
 
 def apply(file: ReplicaFile, relay: int, *versions: Version, at: Checkpoint | None = None) -> list:
-    return file.apply(Arrival(relay, [proven(version) for version in versions], checkpoint=at), URL)
+    url = file.db.execute("SELECT url FROM relays WHERE relay = ?", (relay,)).get
+    return file.apply(Arrival(relay, [proven(version) for version in versions], checkpoint=at), url)
 
 
 def heads(file: ReplicaFile) -> dict[str, set[str]]:
@@ -259,32 +261,153 @@ def test_revisions_are_owed_with_parents_first_although_children_came_first():
         assert [int(one.version) for one in ledger.owed(other, 0, 10)] == [0, 1, 2, 3]
 
 
+def numbers(wanted: list[Wanted]) -> list[int]:
+    return sorted(int(one.revision) for one in wanted)
+
+
 def test_missing_ancestors_are_wanted_until_they_come_or_are_known_not_to_be_had():
     with fresh(Family.REVISION) as (file, ledger, relay):
         other = ledger.add("ws://other/", None).relay
         apply(file, relay, rev(5, 3, 4))
-        assert sorted(map(int, ledger.wanted(relay, 10))) == [3, 4]
+        assert numbers(ledger.wanted(relay, 10)) == [3, 4]
         apply(file, relay, rev(4, 2))
-        assert sorted(map(int, ledger.wanted(relay, 10))) == [2, 3]
+        assert numbers(ledger.wanted(relay, 10)) == [2, 3]
         ledger.absent(relay, [(rev(2).id, "compacted"), (rev(3).id, "unknown"), (rev(4, 2).id, "unknown")])
         assert ledger.wanted(relay, 10) == []
-        assert sorted(map(int, ledger.wanted(other, 10))) == [2, 3]  # another relay may have them
+        assert numbers(ledger.wanted(other, 10)) == [2, 3]  # another relay may have them
         apply(file, other, rev(3))
-        assert list(map(int, ledger.wanted(other, 10))) == [2]
+        assert numbers(ledger.wanted(other, 10)) == [2]
         assert heads(file) == {"x": {rev(5).id}}
 
 
 def test_what_a_relay_removed_for_good_stays_here_and_is_not_sent_there_again():
     with fresh(Family.REVISION) as (file, ledger, relay):
         apply(file, relay, rev(1))
-        assert ledger.removed(relay, f"event of {rev(1).id}", "expired") == "x"
-        assert ledger.removed(relay, "something else", "expired") is None
+        removed = [(f"event of {rev(1).id}", "expired"), ("something else", "expired")]
+        changes = file.apply(Arrival(relay, removed=removed, checkpoint=Checkpoint("s", "e", 3)), URL)
+        assert [(change.kind, change.d) for change in changes] == [
+            (ChangeKind.REMOVED, "x"),
+            (ChangeKind.REMOVED, None),
+        ]
         assert heads(file) == {"x": {rev(1).id}}
         ledger.forget_log(relay)
         assert ledger.owed(relay, 0, 10) == []
         assert ledger.account(relay).removed == 1
         other = ledger.add("ws://other/", None).relay
         assert len(ledger.owed(other, 0, 10)) == 1
+
+
+def test_a_removal_and_its_checkpoint_are_one(monkeypatch: pytest.MonkeyPatch):
+    with fresh(Family.REVISION) as (file, ledger, relay):
+        apply(file, relay, rev(1))
+        broken = [(f"event of {rev(1).id}", "expired"), (object(), "SQLite refuses it")]
+        with pytest.raises(TypeError):
+            file.apply(Arrival(relay, removed=broken, checkpoint=Checkpoint("s", "e", 9)), URL)  # type: ignore[arg-type]
+        assert ledger.account(relay).removed == 0
+        assert ledger.relay(relay).checkpoint is None
+
+
+def test_the_parents_of_what_a_relay_removed_are_asked_for_again():
+    with fresh(Family.REVISION) as (file, ledger, relay):
+        apply(file, relay, rev(5, 3, 4), rev(4))
+        ledger.absent(relay, [(rev(3).id, "unknown")])
+        assert ledger.wanted(relay, 10) == []
+        file.apply(Arrival(relay, removed=[(f"event of {rev(5).id}", "expired")]), URL)
+        assert numbers(ledger.wanted(relay, 10)) == [3]  # it may be current again there; 4 is here
+
+
+def test_what_did_not_come_is_asked_for_once_more_and_by_its_document():
+    with fresh(Family.REVISION) as (file, ledger, relay):
+        apply(file, relay, rev(5, 4))
+        file.apply(Arrival(relay, hinted=[rev(9).id]), URL)
+        assert numbers(ledger.wanted(relay, 10)) == [4, 9]
+        ledger.absent(relay, [(rev(4).id, "unproven"), (rev(9).id, "unproven")])
+        again = [Wanted(rev(4).id, "x", again=True), Wanted(rev(9).id, None, again=True)]
+        assert ledger.wanted(relay, 10) == again
+        ledger.absent(relay, [(rev(4).id, "unknown"), (rev(9).id, "compacted")])
+        assert ledger.wanted(relay, 10) == []
+
+
+@pytest.mark.parametrize("how", ["duplicate", "reconciled"])
+def test_what_a_relay_says_to_have_it_has_to_show(how: str):
+    with fresh(Family.REVISION) as (file, ledger, relay):
+        other = ledger.add("ws://other/", None)
+        apply(file, relay, rev(1), rev(2), rev(3))
+        claims = [rev(1).id, rev(2).id, rev(3).id]
+        if how == "duplicate":
+            ledger.acknowledge(other.relay, [(id, None) for id in claims])
+        else:
+            file.apply(Arrival(other.relay, seen=claims), other.url)
+        assert ledger.owed(other.relay, 0, 10) == []
+        assert ledger.wanted(other.relay, 10) == [Wanted(id, "x", again=True) for id in claims]
+        apply(file, other.relay, rev(1))  # shown
+        refused = ledger.absent(other.relay, [(rev(1).id, "unknown"), (rev(2).id, "unknown"), (rev(3).id, "compacted")])
+        assert [one.version for one in refused] == [rev(2).id]
+        assert ledger.account(other.relay).refused == tuple(refused)
+        assert "something else" in refused[0].reason
+        assert ledger.wanted(other.relay, 10) == ledger.owed(other.relay, 0, 10) == []
+        assert ledger.retry(other.relay) == 1
+        assert [one.version for one in ledger.owed(other.relay, 0, 10)] == [rev(2).id]
+
+
+def test_a_body_waits_until_a_relay_has_shown_what_it_says_to_have():
+    with fresh(Family.REVISION) as (file, ledger, relay):
+        chain = [rev(0), *(rev(number, number - 1) for number in range(1, 13))]
+        other = ledger.add("ws://other/", None).relay
+        apply(file, relay, *chain)
+        ledger.acknowledge(other, [(one.id, None) for one in chain])
+        assert len(file.versions("x")) == 13
+        ledger.acknowledge(other, [(one.id, f"event of {one.id}") for one in chain])
+        assert len(file.versions("x")) == 11
+
+
+def test_a_relay_that_was_removed_elsewhere_is_noted_nothing_of():
+    with fresh(Family.REVISION) as (file, ledger, relay):
+        apply(file, relay, rev(1))
+        ledger.remove(URL)
+        again = ledger.add(URL, None).relay
+        assert again != relay  # never used twice
+        for noting in (
+            lambda: file.apply(Arrival(relay, checkpoint=Checkpoint("s", "e", 9)), URL),
+            lambda: file.apply(Arrival(again, checkpoint=Checkpoint("s", "e", 9)), "ws://other/"),
+            lambda: ledger.acknowledge(relay, [(rev(1).id, "e")]),
+            lambda: ledger.refuse(relay, rev(1).id, "no"),
+            lambda: ledger.absent(relay, [(rev(2).id, "unknown")]),
+            lambda: ledger.forget_log(relay),
+            lambda: ledger.owed(relay, 0, 10),
+            lambda: ledger.wanted(relay, 10),
+        ):
+            with pytest.raises(NoSuchRelay):
+                noting()
+        assert ledger.relay(again).checkpoint is None
+        assert ledger.account(again).owed == 1
+
+
+def test_a_file_of_the_first_version_is_brought_up_to_date(tmp_path: Path):
+    file = ReplicaFile.open(tmp_path / "old.db", OWNER, None, None, lambda: "d")
+    file.db.execute(
+        "DROP TABLE relays; DROP INDEX named; DROP INDEX claims;"
+        "CREATE TABLE relays (relay INTEGER PRIMARY KEY, url TEXT NOT NULL UNIQUE, access_key TEXT, stream TEXT,"
+        " epoch TEXT, position INTEGER, dropped INTEGER NOT NULL DEFAULT 0, last_dropped TEXT);"
+        "INSERT INTO relays VALUES (7, 'ws://relay/', 'sk_key', 's', 'e', 40, 2, 'why'); PRAGMA user_version = 1"
+    )
+    file.close()
+    file = ReplicaFile.open(tmp_path / "old.db", OWNER, None, None, lambda: "d")
+    ledger = Ledger(file)
+    (known,) = ledger.relays()
+    assert (known.relay, known.url, known.checkpoint) == (7, URL, Checkpoint("s", "e", 40))
+    ledger.remove(URL)
+    assert ledger.add(URL, None).relay == 8
+    file.close()
+
+
+def test_a_reason_is_kept_short():
+    with fresh(Family.SNAPSHOT) as (file, ledger, relay):
+        apply(file, relay, snap(1))
+        other = ledger.add("ws://other/", None).relay
+        ledger.refuse(other, snap(1).id, "x" * 10_000)
+        (refusal,) = ledger.account(other).refused
+        assert len(refusal.reason) == 300
 
 
 def test_a_removed_relay_is_forgotten_and_documents_stay():

@@ -83,13 +83,15 @@ async def test_a_document_in_conflict_is_read_only_until_it_is_resolved(
     before = await heads(laptop)
     with pytest.raises(ReadOnly) as refused:
         await laptop.put("d", {"text": "over it"})
+    with pytest.raises(ReadOnly):
+        await laptop.put("d", {"text": "over it"}, base=refused.value.conflict)
     assert refused.value.conflict.in_conflict
     with pytest.raises(ReadOnly):
         await laptop.delete("d")
     with pytest.raises(ReadOnly):
         await laptop.restore("d", (await laptop.history("d"))[-1].id)
     assert await heads(laptop) == before
-    await laptop.resolve("d", {"text": "both"})
+    await laptop.resolve("d", {"text": "both"}, base=refused.value.conflict)
     await laptop.put("d", {"text": "both, and more"})
     await until(lambda: reads(phone, "d", {"text": "both, and more"}))
     assert await phone.conflicts() == []
@@ -106,14 +108,14 @@ async def test_a_conflict_ends_by_picking_a_version_or_deleting_all(
     (conflict,) = await phone.conflicts()
     if how == "pick":
         chosen = next(version for version in conflict.versions if version.content == {"text": "laptop's"})
-        await phone.resolve("d", pick=chosen.id)
+        await phone.resolve("d", pick=chosen.id, base=conflict)
     else:
-        await phone.resolve("d", delete=True)
+        await phone.resolve("d", delete=True, base=conflict)
     await until(lambda: same_heads(laptop, phone))
     assert await content(laptop, "d") == ({"text": "laptop's"} if how == "pick" else None)
     assert await laptop.conflicts() == []
     with pytest.raises(NotInConflict):
-        await laptop.resolve("d", {"text": "again"})
+        await laptop.resolve("d", {"text": "again"}, base=conflict)
 
 
 @pytest.mark.parametrize("deletes", ["laptop", "phone"])

@@ -291,9 +291,7 @@ async def test_nostr_sdk_syncs_with_ours_in_both_directions(node: Node, notes: C
     sent: set[str] = set()
     received: set[str] = set()
     async with sdk_client(node.url, database) as client:
-        for _ in range(
-            3
-        ):  # on a busy machine it may report before it has taken in all that it got; the rest comes next
+        for _ in range(3):  # on a busy machine it may report before it has taken in everything
             done = await client.sync(mine, opts=SyncOptions().direction(SyncDirection.BOTH))
             assert not done.failed
             sent |= {id.to_hex() for id in done.report.sent}

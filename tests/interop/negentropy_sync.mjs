@@ -26,5 +26,4 @@ await new Promise((resolve, reject) => {
   sync.start()
 })
 relay.close()
-console.log(JSON.stringify({ have, need }))
-process.exit(0)
+process.stdout.write(JSON.stringify({ have, need }) + '\n', () => process.exit(0)) // a pipe takes it bit by bit

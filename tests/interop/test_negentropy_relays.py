@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,27 +16,19 @@ import nostr_sdk
 import pytest
 from authors import Author
 from nostr_sdk import (
-    ClientBuilder,
-    DatabaseEventStatus,
     Filter,
-    LocalRelay,
-    LocalRelayBuilder,
     LocalRelayBuilderNip42,
     LocalRelayBuilderNip42Mode,
     NegentropyItem,
-    NostrDatabase,
-    NostrDatabaseFeatures,
     PublicKey,
-    RateLimit,
     RelayUrl,
-    SaveEventStatus,
     SyncDirection,
     SyncOptions,
     Timestamp,
 )
-from nostr_sdk.nostr_sdk import uniffi_set_event_loop
 from processes import Node
 from relay_model import items
+from sdk_peers import Database, running_relay, sdk_client
 
 from anabranch.client.reconcile import (
     Bounds,
@@ -59,8 +50,6 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # the benchmarks know how to
 from bench import events as corpus
 from bench import peers
 
-WAIT = timedelta(seconds=10)
-UNLIMITED = RateLimit(max_reqs=1_000_000, notes_per_minute=1_000_000_000)
 NIP77 = node_peers.PEERS / "node_modules" / "nostr-tools" / "lib" / "esm" / "nip77.js"
 COUNT = 1_500
 PARSING = nostr.Limits(event_bytes=1 << 20)
@@ -133,20 +122,13 @@ async def check_both_directions(notes: Corpus, url: str, method: Method, **optio
 
 @pytest.fixture
 async def local_relay() -> AsyncIterator[Callable[..., Any]]:
-    """A factory of LocalRelays; without its rate limit of 60 notes a minute."""
-    uniffi_set_event_loop(asyncio.get_running_loop())
-    started: list[LocalRelay] = []
+    """A factory of LocalRelays that end with the test."""
+    async with contextlib.AsyncExitStack() as started:
 
-    async def start(nip42: LocalRelayBuilderNip42 | None = None) -> str:
-        builder = LocalRelayBuilder().addr("127.0.0.1").rate_limit(UNLIMITED)
-        relay = (builder if nip42 is None else builder.nip42(nip42)).build()
-        await relay.run()
-        started.append(relay)
-        return str(await relay.url())
+        async def start(nip42: LocalRelayBuilderNip42 | None = None) -> str:
+            return await started.enter_async_context(running_relay(nip42))
 
-    yield start
-    for relay in started:
-        relay.shutdown()
+        yield start
 
 
 async def test_ours_syncs_with_the_relay_of_nostr_sdk(local_relay: Callable[..., Any], notes: Corpus) -> None:
@@ -231,57 +213,8 @@ async def test_a_hundred_thousand_are_reconciled_and_moved(start_node: Callable[
 # --- other clients with our node ----------------------------------------------------------------------------------
 
 
-class Database(NostrDatabase):
-    """Where nostr-sdk's client keeps its events. (What it brings itself remembers only ids.)"""
-
-    def __init__(self, events: Sequence[nostr_sdk.Event] = ()) -> None:
-        self.events = {event.id().to_hex(): event for event in events}
-
-    def backend(self) -> str:
-        return "memory"
-
-    def features(self) -> NostrDatabaseFeatures:
-        return NostrDatabaseFeatures(
-            persistent=False, event_expiration=False, full_text_search=False, request_to_vanish=False
-        )
-
-    async def save_event(self, event: nostr_sdk.Event) -> SaveEventStatus:
-        self.events[event.id().to_hex()] = event
-        return SaveEventStatus.success()
-
-    async def check_id(self, event_id: nostr_sdk.EventId) -> DatabaseEventStatus:
-        return DatabaseEventStatus.SAVED if event_id.to_hex() in self.events else DatabaseEventStatus.NOT_EXISTENT
-
-    async def event_by_id(self, event_id: nostr_sdk.EventId) -> nostr_sdk.Event | None:
-        return self.events.get(event_id.to_hex())
-
-    async def query(self, filter: Filter) -> list[nostr_sdk.Event]:
-        return [event for event in self.events.values() if filter.match_event(event)]
-
-    async def count(self, filter: Filter) -> int:
-        return len(await self.query(filter))
-
-    async def delete_events(self, filter: Filter) -> None:
-        raise NotImplementedError
-
-    async def wipe(self) -> None:
-        raise NotImplementedError
-
-
 def theirs(events: Sequence[Event]) -> list[nostr_sdk.Event]:
     return [nostr_sdk.Event.from_json(nostr.serialise(event).decode()) for event in events]
-
-
-@contextlib.asynccontextmanager
-async def sdk_client(url: str, database: Database) -> AsyncIterator[nostr_sdk.Client]:
-    uniffi_set_event_loop(asyncio.get_running_loop())
-    client = ClientBuilder().database(database).build()
-    await client.add_relay(RelayUrl.parse(url))
-    await client.connect(and_wait=WAIT)
-    try:
-        yield client
-    finally:
-        await client.shutdown()
 
 
 async def test_nostr_sdk_syncs_with_ours_in_both_directions(node: Node, notes: Corpus) -> None:
@@ -326,3 +259,37 @@ async def test_nostr_tools_learns_the_difference_from_ours(
     found = await asyncio.to_thread(javascript, "negentropy_sync.mjs", str(NIP77), node.url, told=told)
     assert (set(found["have"]), set(found["need"])) == (notes.have, notes.need)
     assert len(found["have"]) == len(notes.have) and len(found["need"]) == len(notes.need)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+async def test_nostr_sdk_and_ours_agree_on_a_hundred_thousand(start_node: Callable[..., Node]) -> None:
+    """It begins with a hundred thousand items, of which a thousand differ either way."""
+    notes, node = Corpus(101_000), start_node()
+    ids = list(notes.events)
+    notes.theirs, mine = ids[1_000:], ids[:-1_000]
+    await notes.fill(node.url)
+    held = [
+        NegentropyItem(id=nostr_sdk.EventId.parse(id), timestamp=Timestamp.from_secs(notes.events[id].created_at))
+        for id in mine
+    ]
+    async with sdk_client(node.url, Database()) as client:
+        relay = await client.relay(RelayUrl.parse(node.url))
+        author = Filter().author(PublicKey.parse(notes.keys.pubkey))
+        found = await relay.sync(author, items=held, opts=SyncOptions().dry_run())
+    assert {id.to_hex() for id in found.local} == set(ids[:1_000])
+    assert {id.to_hex() for id in found.remote} == set(ids[-1_000:])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+async def test_ours_and_the_relay_of_nostr_sdk_agree_on_as_many_as_it_keeps(local_relay: Callable[..., Any]) -> None:
+    """It keeps at most 75,000 events in memory, the newest; of these all are found, in windows of time if need be."""
+    notes, url = Corpus(70_000), await local_relay()
+    ids = list(notes.events)
+    notes.theirs, notes.shelf = ids[1_000:], dict.fromkeys(ids[:-1_000])
+    for start in range(0, len(notes.theirs), 5_000):  # it stops answering after 6,000 messages on one connection
+        await publish(url, await notes.load(notes.theirs[start : start + 5_000]))
+    found = await notes.difference(url, timeout=30.0)
+    assert (set(found.have), set(found.need)) == (set(ids[:1_000]), set(ids[-1_000:]))
+    assert found.method is Method.NEGENTROPY

@@ -286,6 +286,7 @@ def _greet(node: Node) -> None:
         f"  about it   curl -s -H 'Accept: application/nostr+json' {node.http_url}/",
         f"  health     {node.http_url}/readyz   metrics  {node.http_url}/metrics",
         "  try next   anabranch demo: two devices, one note, a conflict and its end (make demo)",
+        "             anabranch notes: encrypted notes of your own on this relay (anabranch notes --help)",
         "  stop       Ctrl-C",
     ]
     if node.store.renewed:

@@ -87,3 +87,15 @@ def serving(snapshots: list[Any], at: int = 10, live: list[tuple[int, Any]] | No
                 await talk.say("OK", event["id"], True, "")
 
     return answer
+
+
+async def reconciled(talk: Talk, frame: list[Any], position: int) -> bool:
+    """Answer a reconciliation over heads as a relay that has what we have; whether the frame was of one."""
+    match frame:
+        case ["NEG-OPEN", name, _]:
+            await talk.say("NEG-STATUS", name, {"strategy": "revision-sync.v1", "snapshot_seq": position})
+        case ["NEG-MSG", name, _]:
+            await talk.say("NEG-MSG", name, "61")
+        case _:
+            return False
+    return True

@@ -8,7 +8,7 @@ import pytest
 from authors import Author, snapshot
 from processes import Node
 from replicas import OpenReplica, at_position, heads
-from scripted_relay import ScriptedRelay, Talk, serving
+from scripted_relay import ScriptedRelay, Talk, reconciled, serving
 from sockets import RelayClient
 from waiting import in_time, until
 from wraps import rid, wrap
@@ -164,11 +164,9 @@ async def test_what_a_relay_removed_is_told_and_the_copy_here_stays(me: Author, 
     event = sealer.seal(Draft("d", {"text": "kept"}), [])
 
     async def answer(talk: Talk, frame: list[Any]) -> None:
+        if await reconciled(talk, frame, 10):
+            return
         match frame:
-            case ["NEG-OPEN", name, _]:
-                await talk.say("NEG-STATUS", name, {"strategy": "revision-sync.v1", "snapshot_seq": 10})
-            case ["NEG-MSG", name, _]:
-                await talk.say("NEG-MSG", name, "61")
             case ["CHANGES", name, _]:
                 await talk.say("CHANGES", name, "EOSE", 10)
                 await talk.say("CHANGES", name, "EVENT", 11, as_dict(event))
@@ -211,11 +209,9 @@ async def test_nobody_but_the_owner_can_write_a_revision(me: Author, open_replic
     events = [as_dict(good), *map(as_dict, hostile)]
 
     async def answer(talk: Talk, frame: list[Any]) -> None:
+        if await reconciled(talk, frame, 0):
+            return
         match frame:
-            case ["NEG-OPEN", name, _]:
-                await talk.say("NEG-STATUS", name, {"strategy": "revision-sync.v1", "snapshot_seq": 0})
-            case ["NEG-MSG", name, _]:
-                await talk.say("NEG-MSG", name, "61")
             case ["CHANGES", name, _]:
                 for seq, event in enumerate(events, 1):
                     await talk.say("CHANGES", name, "EVENT", seq, event)
@@ -319,11 +315,9 @@ async def test_a_relay_that_says_duplicate_and_shows_it_has_it(open_replica: Ope
     held: list[Any] = []
 
     async def answer(talk: Talk, frame: list[Any]) -> None:
+        if await reconciled(talk, frame, 10):
+            return
         match frame:
-            case ["NEG-OPEN", name, _]:
-                await talk.say("NEG-STATUS", name, {"strategy": "revision-sync.v1", "snapshot_seq": 10})
-            case ["NEG-MSG", name, _]:
-                await talk.say("NEG-MSG", name, "61")
             case ["CHANGES", name, _]:
                 await talk.say("CHANGES", name, "EOSE", 10)
             case ["EVENT", event]:

@@ -206,17 +206,22 @@ def test_what_was_changed_behind_the_stores_back_is_found(folder: Path, change: 
     assert all(finding.advice for finding in findings.found)
 
 
+def as_the_release_before(folder: Path) -> None:
+    """What a file of schema 1 is: one without the tables of revisions."""
+    connection = apsw.Connection(str(folder / DATABASE))
+    for table in ("revisions", "parents", "removals", "vanished"):
+        connection.execute(f"DROP TABLE {table}")
+    connection.pragma("user_version", 1)
+    connection.close()
+
+
 def test_a_file_of_the_release_before_is_brought_up_with_all_that_is_in_it(tmp_path: Path):
     store = SqliteStore.open(tmp_path / "data")
     note = ME.sign(1, [], "before", START)
     fill(store, note)
     log = store.writer.log()
     store.close()
-    connection = apsw.Connection(str(tmp_path / "data" / DATABASE))
-    for table in ("revisions", "parents", "removals", "vanished"):
-        connection.execute(f"DROP TABLE {table}")
-    connection.pragma("user_version", 1)
-    connection.close()
+    as_the_release_before(tmp_path / "data")
     store = SqliteStore.open(tmp_path / "data")
     try:
         assert store.writer.log() == log
@@ -234,11 +239,7 @@ def test_gift_wraps_of_the_release_before_join_the_family_when_they_are_revision
     for made in (wrapped(B, (A,)), partly, wrapped(A), wrapped(C, (A,))):
         store.writer.append([Offer(Operation(made, nostr.serialise(made), Family.PLAIN))], START * 1000)
     store.close()
-    connection = apsw.Connection(str(tmp_path / "data" / DATABASE))
-    for table in ("revisions", "parents", "removals", "vanished"):
-        connection.execute(f"DROP TABLE {table}")
-    connection.pragma("user_version", 1)
-    connection.close()
+    as_the_release_before(tmp_path / "data")
     store = SqliteStore.open(tmp_path / "data")
     try:
         reader = store.open_reader()

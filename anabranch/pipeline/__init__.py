@@ -1,0 +1,1 @@
+"""The data pipeline: the same log at any size, as tables."""

@@ -1,4 +1,4 @@
-"""The admin API: retention, access keys, connections, compaction on demand.
+"""The admin API: retention, access keys, connections, the whole log, compaction on demand.
 
 Without a token it is off, but for retention: that can be read by anybody, and changed from this machine. With a
 token every change and every listing asks for `Authorization: Bearer …`, compared in constant time.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import hmac
 import ipaddress
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
 
@@ -17,6 +17,7 @@ from anabranch.core.nostr import is_hex
 from anabranch.core.retention import DAY, DAYS_MAX
 from anabranch.node import now
 from anabranch.node.http import Answer, Request, json_answer
+from anabranch.store import log_pages
 from anabranch.store.contract import AccessKey
 from anabranch.store.runtime import new_access_key
 
@@ -56,6 +57,8 @@ class Admin:
                 return await self._remove(request, path.removeprefix("events/"))
             if path == "connections":
                 return self._connections(request)
+            if path == "log":
+                return await self._log(request)
         except BadRequest as error:
             return json_answer({"error": str(error)}, 400)
         return _NOT_FOUND
@@ -120,6 +123,23 @@ class Admin:
             raise BadRequest("an event id is lower-case hex of 64 characters")
         removed = await self._node.writer.run(lambda writer: writer.remove([id]))
         return json_answer({"removed": True, "id": id}) if removed else _NOT_FOUND
+
+    # --- the log ---
+
+    async def _log(self, request: Request) -> Answer:
+        """A page of the whole log, every family, for whoever copies or counts it."""
+        if request.method != "GET":
+            return _NOT_ALLOWED
+        asked = {"after": 0, "until": None, "limit": log_pages.LINES_MAX}
+        for name, value in parse_qsl(urlsplit(request.target).query, keep_blank_values=True):
+            if name not in asked:
+                raise BadRequest(f"unknown field {name[:32]!r}")
+            if not (value.isascii() and value.isdecimal() and len(value) <= 16):
+                raise BadRequest(f"{name} must be a non-negative integer")
+            asked[name] = int(value)
+        after, until, limit = asked["after"], asked["until"], min(asked["limit"], log_pages.LINES_MAX)
+        page = await self._node.readers.run(lambda reader: log_pages.page(reader, after, until, limit))
+        return Answer(200, page, "application/jsonl")
 
     # --- access keys ---
 

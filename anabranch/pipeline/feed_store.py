@@ -1,0 +1,57 @@
+"""The log of a node on this machine, read from its store while the node runs.
+
+Everything the store knows is there: the signed lines of what is retained, the facts of what is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+
+from anabranch.pipeline.feed import Advance, FeedError, Mark, Rows, Span, advance_log, positions
+from anabranch.store.contract import StoreError
+from anabranch.store.log_pages import facts_between, told
+from anabranch.store.sqlite import DATABASE, SqliteStore
+
+
+def is_store(path: Path) -> bool:
+    return (path / DATABASE).exists() or path.name == DATABASE
+
+
+class StoreFeed:
+    def __init__(self, path: Path) -> None:
+        self._folder = path.parent if path.name == DATABASE else path
+        self.source = str(self._folder.resolve())
+
+    def _store(self) -> SqliteStore:
+        try:
+            return SqliteStore.inspect(self._folder)
+        except StoreError as error:
+            raise FeedError(str(error)) from error
+
+    def advance(self, start: Mark | None, rows: int | None = None) -> Advance:
+        return advance_log(self._store().log(), start, rows)
+
+    def key(self) -> tuple[str, str]:
+        return self.mark().key
+
+    def mark(self) -> Mark:
+        log = self._store().log()
+        return Mark(log.stream, log.epoch, log.tip)
+
+    def spans(self, start: Mark | None, end: Mark, parts: int) -> list[Span]:
+        return positions(start, end, parts)
+
+    def read(self, span: Span) -> Iterator[pa.RecordBatch]:
+        with self._store().reader() as reader:
+            log = reader.log()
+            if log.epoch != span.epoch:
+                raise FeedError(f"{self.source}: the store was restored meanwhile; run it again")
+            rows = Rows(log.stream, log.epoch, self.source)
+            for facts in facts_between(reader, span.after, span.until):
+                rows.add(facts.position, facts.raw, None if facts.raw is not None else told(facts))
+                if rows.full:
+                    yield from rows.take()
+            yield from rows.take()

@@ -1,0 +1,76 @@
+"""A Spark session that starts anywhere and says nothing.
+
+`session()` is Spark on all cores of this machine; `session("spark://…")` is a cluster. On one machine it listens on the
+loopback address only. Java is found or brought along, the workers run this very Python, and the terminal stays the
+user's: errors are raised, not printed.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from anabranch.pipeline.java import java_home
+
+MASTER = "local[*,4]"
+"""All cores, and a task that fails is tried up to four times: plain `local[*]` tries once."""
+
+CONF = Path(__file__).parent / "conf"
+
+DEFAULTS = {
+    "spark.app.name": "anabranch",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.memory": "2g",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "32",  # joined again to fewer where there is little
+    "spark.sql.adaptive.advisoryPartitionSizeInBytes": "32m",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "4000",
+    "spark.sql.parquet.compression.codec": "zstd",
+    "spark.sql.maxConcurrentOutputFileWriters": "4",  # what is split into a few folders is not sorted for it
+    # Grouping keeps so many groups in memory before it sorts instead. The default of 128 sorts always.
+    "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "100000",
+}
+
+
+def is_local(master: str) -> bool:
+    return master.startswith("local") or "://127.0.0.1" in master or "://localhost" in master
+
+
+def session(master: str | None = None, conf: Mapping[str, str] | None = None) -> SparkSession:
+    """The session of this process: the one that is there, or a new one. `conf` rules over our defaults."""
+    master = master or os.environ.get("SPARK_MASTER") or MASTER
+    active = SparkSession.getActiveSession()
+    if active is None:
+        _prepare(master)
+    settings = {**DEFAULTS, **(_loopback() if is_local(master) else {}), **(conf or {})}
+    builder = SparkSession.builder.master(master)
+    for name, value in settings.items():
+        if active is None or name in (conf or {}):
+            builder = builder.config(name, value)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return builder.getOrCreate()
+
+
+def _loopback() -> dict[str, str]:
+    return {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+
+
+def _prepare(master: str) -> None:
+    """What has to stand in the environment before Java starts."""
+    os.environ["JAVA_HOME"] = str(java_home())
+    os.environ.setdefault("SPARK_CONF_DIR", str(CONF))
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    root = str(Path(__file__).parents[2])
+    if not (Path(root) / "pyspark").exists():  # we are not installed beside Spark: the workers have to be told where
+        others = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path and path != root]
+        os.environ["PYTHONPATH"] = os.pathsep.join([root, *others])
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    if is_local(master):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")

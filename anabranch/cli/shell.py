@@ -38,7 +38,7 @@ EXIT_CODES = {
     Exit.FAILED: "failed; stderr says why",
     Exit.USAGE: "wrong usage or wrong settings; nothing was done",
     Exit.FOUND_WRONG: "done, and something wrong was found (verify, config check)",
-    Exit.IN_USE: "a running node holds the store",
+    Exit.IN_USE: "a running node holds the store, or another run the lake",
     Exit.INTERRUPTED: "interrupted by Ctrl-C",
 }
 

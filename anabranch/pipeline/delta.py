@@ -109,8 +109,10 @@ class Table:
             self.commit((), done)
 
     def discard(self, folder: str) -> None:
+        """Remove a folder that was staged and not taken, if it is there."""
         system, path = filesystem(folder)
-        system.delete_dir(path)
+        if system.get_file_info(path).type == pafs.FileType.Directory:
+            system.delete_dir(path)
 
     def sweep(self) -> None:
         """Remove what runs that were killed have left: folders of which the table's log knows no file.

@@ -54,6 +54,11 @@ class Lake:
             self._spark = session()
         return self._spark
 
+    def on(self, spark: SparkSession) -> Lake:
+        """The same lake, read and written by this session."""
+        self._spark = spark
+        return self
+
     def table(self, name: str) -> Table:
         return self._tables[name]
 
@@ -85,8 +90,8 @@ class Lake:
         return self.read("batches")
 
     def heads(self) -> DataFrame:
-        """The heads of every document, as of the last run of `heads`."""
-        return self.read("heads")
+        """The heads of every document, as of the last run of `heads`: those that can be had."""
+        return self.read("heads").filter("payload")
 
     @contextmanager
     def lock(self, wait: float = 0.0) -> Iterator[None]:

@@ -81,11 +81,13 @@ HEADS = _struct(
     mtime=_number,
     created_at=_number,
     size=_number,
+    payload=t.BooleanType(),
+    number=t.IntegerType(),
     heads=t.IntegerType(),
     deleted=t.BooleanType(),
     awaited=t.ArrayType(_text),
 )
-"""The heads of every document, a row each."""
+"""The heads of every document, a row each. Those without a payload supersede others and cannot be had themselves."""
 
 TABLES = {
     "operations": OPERATIONS,

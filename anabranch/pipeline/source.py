@@ -1,9 +1,9 @@
 """`spark.read.format("anabranch")` and `spark.readStream.format("anabranch")`: any log as a table, or as it grows.
 
 The path is whatever `sources.open_feeds` takes. A stream's offset is a mark for every log: stream, epoch, position.
-Each batch reads at most `maxRows` positions; with `availableNow` it reads what is there and ends; how far behind it is shows
-in the query's progress. Rows are parsed and classified; `prove` = true checks signatures too (ingest does). A gap ends
-the query with what to do, or with `gaps` = bootstrap is a row with a problem and a first reading again.
+Each batch reads at most `maxRows` positions; with `availableNow` it reads what is there and ends; how far behind it is
+shows in the query's progress. Rows are parsed and classified; `prove` = true checks signatures too (ingest does). A gap
+ends the query with what to do, or with `gaps` = bootstrap is a row with a problem and a first reading again.
 """
 
 from __future__ import annotations

@@ -96,6 +96,8 @@ class _Batch:
         summary.operations += self._commit("operations", self._unknown(operations))
         summary.sightings += self._commit("sightings", sightings)
         summary.batches += 1
+        for outcome in (Outcome.FACT, Outcome.REJECTED):
+            self._lake.table("operations").discard(f"{self._folder}/outcome={outcome}")
 
     def _open(self, name: str) -> bool:
         """Whether a table still lacks the batch."""

@@ -1,7 +1,7 @@
 """The data pipeline: the same log at any size, as tables.
 
-`session()` starts Spark, `Lake(path)` has the tables, `jobs` turn tables into tables. `spark.read.format("anabranch")`
-reads any log directly.
+`Lake(path)` has the tables, `jobs` turn tables into tables, `session.session()` starts Spark where none runs.
+`spark.read.format("anabranch")` reads any log directly.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from anabranch.pipeline.lake import Lake
-    from anabranch.pipeline.session import session
 
-__all__ = ["Lake", "session"]
+__all__ = ["Lake"]
 
 
 def __getattr__(name: str) -> Any:
@@ -21,8 +20,4 @@ def __getattr__(name: str) -> Any:
         from anabranch.pipeline.lake import Lake
 
         return Lake
-    if name == "session":
-        from anabranch.pipeline.session import session
-
-        return session
-    raise AttributeError(name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

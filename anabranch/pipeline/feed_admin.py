@@ -6,7 +6,6 @@ import http.client
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
-import msgspec
 import pyarrow as pa
 
 from anabranch.core.token import Log
@@ -83,7 +82,7 @@ class AdminFeed:
                     raise FeedError(f"{self.source}: the store was restored meanwhile; run it again")
                 rows = rows or Rows(log.stream, log.epoch, self.source)
                 for entry in entries:
-                    rows.add(entry.position, _bytes(entry.event), _bytes(entry.facts))
+                    rows.add(entry.position, bytes(entry.event) or None, bytes(entry.facts) or None)
                     if rows.full:
                         yield from rows.take()
                 after = head.complete_to
@@ -91,7 +90,3 @@ class AdminFeed:
                 yield from rows.take()
         finally:
             connection.close()
-
-
-def _bytes(raw: msgspec.Raw | None) -> bytes | None:
-    return None if raw is None else bytes(raw)

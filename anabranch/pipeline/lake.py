@@ -47,6 +47,9 @@ class Lake:
             raise NoLake(f"no lake in {self.path}; `anabranch pipeline ingest --from SOURCE --lake {text}` makes one")
         self._spark = spark
         self._tables = {name: Table(self.path, name, schema) for name, schema in TABLES.items()}
+        if create:
+            for table in self._tables.values():
+                table.delta()
 
     @property
     def spark(self) -> SparkSession:

@@ -26,9 +26,11 @@ class PageHead(msgspec.Struct, frozen=True):
 
 
 class PageEntry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An operation: its event, or, where that is empty, its facts."""
+
     position: int
-    event: msgspec.Raw | None = None
-    facts: msgspec.Raw | None = None
+    event: msgspec.Raw = msgspec.Raw()
+    facts: msgspec.Raw = msgspec.Raw()
 
 
 _encode = msgspec.json.Encoder().encode
@@ -79,5 +81,5 @@ def page(reader: Reader, after: int, until: int | None, limit: int) -> bytes:
 
 def read_page(said: bytes) -> tuple[PageHead, list[PageEntry]]:
     """What `page` has said."""
-    head, *entries = said.splitlines()
+    head, *entries = said.rstrip(b"\n").split(b"\n")
     return _decode_head(head), [_decode_entry(entry) for entry in entries]

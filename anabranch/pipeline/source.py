@@ -23,6 +23,10 @@ from anabranch.pipeline.schema import LOG, PROVEN
 from anabranch.pipeline.sources import open_feeds
 
 PARTS = 4
+OPTIONS = ("token", "authors", "recipients", "key", "gaps", "maxRows", "partitions", "prove")
+OWN_OPTIONS = ("path", "form", "rules", "stretches")
+"""Of which the pipeline alone makes use: lines as they are, what is taken, and which stretches are to be read."""
+
 Options = dict[str, str]
 Offset = dict[str, dict[str, Any]]
 
@@ -59,8 +63,7 @@ class DefaultSource(DataSource):
 
 
 def _plain(options: Mapping[str, str]) -> Options:
-    known = ("path", "form", "token", "authors", "recipients", "key", "gaps", "maxRows", "partitions", "rules")
-    given = {name: options[name] for name in (*known, "prove", "stretches") if options.get(name) is not None}
+    given = {name: options[name] for name in (*OPTIONS, *OWN_OPTIONS) if options.get(name) is not None}
     if "path" not in given and "stretches" not in given:
         raise ValueError("say what to read: .load(PATH) with a node's folder, a file, or ws://host:port")
     if given.get("gaps", "error") not in ("error", "bootstrap"):

@@ -212,3 +212,19 @@ def test_every_page_is_in_the_index():
     for page in DOCS.rglob("*.md"):
         if page.parent != DOCS or page.name != "README.md":
             assert f"({page.relative_to(DOCS)})" in index, page.name
+
+
+# --- tables --------------------------------------------------------------------------------------------------------
+
+
+def test_every_table_and_column_is_in_the_reference():
+    from anabranch.pipeline.schema import TABLES
+    from anabranch.pipeline.source import OPTIONS
+
+    text = (DOCS / "reference" / "tables.md").read_text()
+    for name, schema in TABLES.items():
+        assert f"## {name}\n" in text
+        for column in schema.names:
+            assert f"`{column}`" in text, (name, column)
+    for option in OPTIONS:
+        assert f"`{option}`" in text, option

@@ -78,7 +78,7 @@ def test_the_twin_in_spark_is_the_rule(spark: SparkSession, seed: int):
     assert len(several) > 50
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_heads_of_parts_in_any_order_are_the_heads_of_all(spark: SparkSession, seed: int):
     rows = as_rows(*random_versions(seed + 100))
     random.Random(seed).shuffle(rows)
@@ -127,7 +127,7 @@ def test_the_generated_history_has_the_nodes_answers(new_lake: Lakes, generated:
 
 def test_increments_over_a_growing_log_are_the_whole(new_lake: Lakes, tmp_path: Path):
     lines, lake = random_history(60, 200), new_lake()
-    for count in (120, 150, 180, len(lines)):
+    for count in (120, 170, len(lines)):
         make_store(tmp_path / "data", lines[:count])
         ingest(lake, [str(tmp_path / "data")])
         found = heads.update(lake)

@@ -92,13 +92,17 @@ class Advance(msgspec.Struct, frozen=True):
 
 
 class Span(msgspec.Struct, frozen=True):
-    """A piece of a stretch: positions after one and up to another, and for a file the bytes they are in."""
+    """A piece of a stretch: positions after one and up to another, and for a file the bytes they are in.
+
+    With `heads` it is no stretch of the log but what stands in for one that is gone: the heads of that moment.
+    """
 
     epoch: str
     after: int
     until: int
     byte: int = 0
     byte_end: int = 0
+    heads: bool = False
 
 
 class Feed(Protocol):
@@ -160,7 +164,7 @@ class Rows:
         self._bytes = 0
 
     def add(
-        self, position: int, line: bytes | None = None, facts: bytes | None = None, problem: str | None = None
+        self, position: int | None, line: bytes | None = None, facts: bytes | None = None, problem: str | None = None
     ) -> None:
         for column, value in zip(self._columns, (position, line, facts, problem), strict=True):
             column.append(value)

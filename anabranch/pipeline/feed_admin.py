@@ -13,16 +13,16 @@ from anabranch.pipeline.feed import Advance, FeedError, Mark, Rows, Span, advanc
 from anabranch.store.log_pages import LINES_MAX, PageEntry, PageHead, read_page
 
 TIMEOUT = 60.0
-_PORTS = {"ws": 80, "http": 80, "wss": 443, "https": 443}
+PORTS = {"ws": 80, "http": 80, "wss": 443, "https": 443}
 
 
 class AdminFeed:
     def __init__(self, url: str, token: str | None) -> None:
         parts = urlsplit(url)
-        if parts.scheme not in _PORTS or not parts.hostname:
+        if parts.scheme not in PORTS or not parts.hostname:
             raise FeedError(f"{url!r} is no address of a node: write it like ws://host:7447")
         self._secure = parts.scheme in ("wss", "https")
-        self._host, self._port = parts.hostname, parts.port or _PORTS[parts.scheme]
+        self._host, self._port = parts.hostname, parts.port or PORTS[parts.scheme]
         self._token = token
         self.source = f"{parts.scheme}://{parts.hostname}:{self._port}"
 

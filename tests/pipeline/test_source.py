@@ -240,3 +240,48 @@ def test_a_span_of_an_older_epoch_is_not_read(tmp_path: Path):
     (feed,) = open_feeds(str(tmp_path / "data"))
     with pytest.raises(FeedError, match="restored"):
         list(feed.read(Span("another", 0, 3)))
+
+
+def test_changes_of_authors_and_recipients_are_read_from_a_node(
+    spark: SparkSession, start_node: Callable[..., Node], tmp_path: Path
+):
+    node = start_node(admin=True)
+    node.stop()
+    lines = random_history(6, 200)
+    make_store(node.data, lines)
+    node.start()
+    mine, theirs = AUTHORS[0].pubkey, AUTHORS[1].pubkey
+    rows = read(spark, node.url, authors=mine, recipients=theirs).collect()
+    here = read(spark, node.data).collect()
+    expected = {
+        (row["stream"], row["epoch"], row["position"], row["id"])
+        for row in here
+        if row["state"] == "retained"
+        and ((row["author"] == mine and row["family"] == "snapshot") or row["recipient"] == theirs)
+    }
+    assert {(row["stream"], row["epoch"], row["position"], row["id"]) for row in rows} == expected
+    assert len(rows) == len(expected) > 20
+
+    node.stop()
+    store = SqliteStore.open(node.data)
+    store.writer.raise_floor(Position(store.log().tip))
+    store.close()
+    node.start()
+    trimmed = read(spark, node.url, authors=mine).collect()
+    with SqliteStore.inspect(node.data).reader() as reader:
+        heads = {facts.id for facts in reader.facts(limit=1_000) if facts.head and facts.author == mine and facts.clock}
+    assert heads <= {row["id"] for row in trimmed}
+    assert {row["position"] for row in trimmed} >= {None}
+    with pytest.raises(Exception, match="has no other beginning"):
+        read(spark, node.url, recipients=theirs).collect()
+
+
+def test_a_private_node_is_told_who_we_are(spark: SparkSession, start_node: Callable[..., Node]):
+    node = start_node(env={"PRIVATE": "true"})
+    node.stop()
+    make_store(node.data, random_history(6, 60))
+    node.start()
+    secret = (bytes([1]) * 32).hex()
+    assert read(spark, node.url, authors=AUTHORS[0].pubkey, key=secret).count() > 5
+    with pytest.raises(Exception, match="auth-required"):
+        read(spark, node.url, authors=AUTHORS[0].pubkey).count()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 import pyarrow as pa
@@ -157,33 +157,30 @@ class Rows:
 
     def __init__(self, stream: str, epoch: str, source: str) -> None:
         self._place = (stream, epoch, source)
-        self._clear()
-
-    def _clear(self) -> None:
-        self._columns: tuple[list[Any], ...] = ([], [], [], [])
+        self._rows: list[tuple[int | None, bytes | None, bytes | None, str | None]] = []
         self._bytes = 0
 
     def add(
         self, position: int | None, line: bytes | None = None, facts: bytes | None = None, problem: str | None = None
     ) -> None:
-        for column, value in zip(self._columns, (position, line, facts, problem), strict=True):
-            column.append(value)
+        self._rows.append((position, line, facts, problem))
         self._bytes += len(line or facts or b"")
 
     @property
     def full(self) -> bool:
-        return len(self._columns[0]) >= BATCH_ROWS or self._bytes >= BATCH_BYTES
+        return len(self._rows) >= BATCH_ROWS or self._bytes >= BATCH_BYTES
 
     def take(self) -> Iterator[pa.RecordBatch]:
         """What has been added, as one batch, if anything has."""
-        count = len(self._columns[0])
-        if count:
-            stream, epoch, source = ([value] * count for value in self._place)
-            position, line, facts, problem = self._columns
-            yield pa.RecordBatch.from_pydict(
-                dict(
-                    zip(_SCHEMA.names, (stream, epoch, position, line, facts, problem, source), strict=True),
-                ),
+        if self._rows:
+            stream, epoch, source = (pa.repeat(value, len(self._rows)) for value in self._place)
+            position, line, facts, problem = zip(*self._rows, strict=True)
+            columns = (stream, epoch, position, line, facts, problem, source)
+            yield pa.RecordBatch.from_arrays(
+                [
+                    column if isinstance(column, pa.Array) else pa.array(column, field.type)
+                    for column, field in zip(columns, _SCHEMA, strict=True)
+                ],
                 schema=_SCHEMA,
             )
-            self._clear()
+            self._rows, self._bytes = [], 0

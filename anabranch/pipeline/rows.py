@@ -7,25 +7,28 @@ batch at a time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
 import pyarrow as pa
 
 from anabranch.core import clock as clocks
-from anabranch.core import nostr
+from anabranch.core import nostr, revisions
 from anabranch.core.nostr import Event, Invalid, Limits
 from anabranch.core.operation import KindPolicy, Operation, State, Unsupported, classify
-from anabranch.pipeline.schema import ACTIONS, FAMILIES, PROVEN, STATES, Outcome, arrow
+from anabranch.pipeline.schema import ACTIONS, FAMILIES, OPERATIONS, PROVEN, STATES, Outcome, arrow
 from anabranch.store.contract import Facts
 from anabranch.store.log_pages import untold
 
 FORGED = "signature does not hold"
 EPHEMERAL = "an ephemeral event is not stored"
 
+RETAINED = STATES[State.RETAINED]
+
 _SCHEMA = arrow(PROVEN)
-_NAMES = _SCHEMA.names
+_NOTHING = (None,) * (len(OPERATIONS.names) - 4)
+"""The columns of what is no operation: all but its place and its source."""
 
 
 class Rules(msgspec.Struct, frozen=True):
@@ -45,23 +48,26 @@ class Rules(msgspec.Struct, frozen=True):
 
 def read_lines(batches: Iterable[pa.RecordBatch], rules: Rules) -> Iterator[pa.RecordBatch]:
     for batch in batches:
-        columns = _Columns()
-        stream, epoch, position, lines, facts, problems, source = (column.to_pylist() for column in batch.columns)
+        places = zip(*(batch.column(name).to_pylist() for name in ("stream", "epoch", "position")), strict=True)
+        lines, facts, problems, sources = (
+            batch.column(name).to_pylist() for name in ("line", "facts", "problem", "source")
+        )
         operations = [None if line is None else _operation(line, rules) for line in lines]
         held = _held(operations) if rules.prove else None
-        for at, operation in enumerate(operations):
-            place = (stream[at], epoch[at], position[at])
+        rows: list[tuple[Any, ...]] = []
+        for at, (place, operation) in enumerate(zip(places, operations, strict=True)):
             if isinstance(operation, Operation) and (held is None or held[at]):
-                columns.add(place, source[at], Outcome.OPERATION, _of_operation(operation))
-            elif isinstance(operation, Operation):
-                columns.add(place, source[at], Outcome.REJECTED, _problem(FORGED, lines[at]))
-            elif operation is not None:
-                columns.add(place, source[at], Outcome.REJECTED, _problem(operation, lines[at]))
-            elif facts[at] is not None:
-                columns.add(place, source[at], Outcome.FACT, _of_facts(untold(facts[at])))
+                rows.append((*place, *_of_operation(operation), sources[at], RETAINED, Outcome.OPERATION, None, None))
+            elif operation is None and facts[at] is not None:
+                known = untold(facts[at])
+                rows.append((*place, *_of_facts(known), sources[at], STATES[known.state], Outcome.FACT, None, None))
             else:
-                columns.add(place, source[at], Outcome.REJECTED, _problem(problems[at], None))
-        yield columns.batch()
+                problem = FORGED if isinstance(operation, Operation) else operation or problems[at]
+                rows.append((*place, *_NOTHING, sources[at], None, Outcome.REJECTED, lines[at], problem))
+        columns = zip(*rows, strict=True) if rows else ([] for _ in _SCHEMA)
+        yield pa.RecordBatch.from_arrays(
+            [pa.array(column, field.type) for column, field in zip(columns, _SCHEMA, strict=True)], schema=_SCHEMA
+        )
 
 
 def _operation(line: bytes, rules: Rules) -> Operation | str:
@@ -81,50 +87,58 @@ def _held(operations: list[Operation | str | None]) -> list[bool]:
     return [isinstance(one, Operation) and next(answers) for one in operations]
 
 
-def _problem(problem: str | None, line: bytes | None) -> dict[str, Any]:
-    return {"problem": problem or "an empty row", "line": line}
+def _of_operation(operation: Operation) -> tuple[Any, ...]:
+    """The columns of `OPERATIONS` between place and source."""
+    event, clock, revision = operation.event, operation.clock, operation.revision
+    return (
+        event.id,
+        FAMILIES[operation.family],
+        event.kind,
+        event.pubkey,
+        None if revision is None else revision.recipient,
+        None if operation.document is None else operation.document.hex(),
+        operation.coordinate,
+        operation.collection,
+        ACTIONS[operation.action],
+        *_order(clock, revision),
+        event.created_at,
+        operation.expires_at,
+        event.tags,
+        operation.raw.decode(),
+        len(operation.raw),
+        known_by(event.id, operation.document, None if revision is None else revision.revision),
+    )
 
 
-def _of_operation(operation: Operation) -> dict[str, Any]:
-    event, revision = operation.event, operation.revision
-    return {
-        "id": event.id,
-        "family": FAMILIES[operation.family],
-        "kind": event.kind,
-        "author": event.pubkey,
-        "recipient": None if revision is None else revision.recipient,
-        "document": None if operation.document is None else operation.document.hex(),
-        "coordinate": operation.coordinate,
-        "collection": operation.collection,
-        "action": ACTIONS[operation.action],
-        **_order(operation.clock, revision),
-        "created_at": event.created_at,
-        "expires_at": operation.expires_at,
-        "tags": event.tags,
-        "raw": operation.raw.decode(),
-        "size": len(operation.raw),
-        "key": known_by(event.id, operation.document, None if revision is None else revision.revision),
-        "state": STATES[State.RETAINED],
-    }
+def _of_facts(facts: Facts) -> tuple[Any, ...]:
+    revision = facts.revision
+    return (
+        facts.id,
+        FAMILIES[facts.family],
+        facts.kind,
+        facts.author,
+        None if revision is None else revision.recipient,
+        None if facts.document is None else facts.document.hex(),
+        facts.coordinate,
+        facts.collection,
+        ACTIONS[facts.action],
+        *_order(facts.clock, revision),
+        facts.created_at,
+        facts.expires_at,
+        None,
+        None,
+        facts.size,
+        None,
+    )
 
 
-def _of_facts(facts: Facts) -> dict[str, Any]:
-    return {
-        "id": facts.id,
-        "family": FAMILIES[facts.family],
-        "kind": facts.kind,
-        "author": facts.author,
-        "recipient": None if facts.revision is None else facts.revision.recipient,
-        "document": None if facts.document is None else facts.document.hex(),
-        "coordinate": facts.coordinate,
-        "collection": facts.collection,
-        "action": ACTIONS[facts.action],
-        **_order(facts.clock, facts.revision),
-        "created_at": facts.created_at,
-        "expires_at": facts.expires_at,
-        "size": facts.size,
-        "state": STATES[facts.state],
-    }
+def _order(clock: Mapping[str, int] | None, revision: revisions.Facts | None) -> tuple[Any, ...]:
+    """What orders a version among the others of its document: clock, clock_sum, revision, parents, mtime."""
+    if clock is not None:
+        return list(clock.items()), clocks.total(clock), None, None, None
+    if revision is not None:
+        return None, None, revision.revision, revision.parents, revision.mtime
+    return None, None, None, None, None
 
 
 def known_by(id: str, document: bytes | None, revision: str | None) -> int:
@@ -134,30 +148,3 @@ def known_by(id: str, document: bytes | None, revision: str | None) -> int:
     """
     key = int.from_bytes(bytes.fromhex((id if revision is None else revision)[:16]), "big", signed=True)
     return key if revision is None or document is None else key ^ int.from_bytes(document[:8], "big", signed=True)
-
-
-def _order(clock: Any, revision: Any) -> dict[str, Any]:
-    """What orders a version among the others of its document."""
-    if clock is not None:
-        return {"clock": list(clock.items()), "clock_sum": clocks.total(clock)}
-    if revision is not None:
-        return {"revision": revision.revision, "parents": list(revision.parents), "mtime": revision.mtime}
-    return {}
-
-
-class _Columns:
-    """Rows on their way into a batch."""
-
-    def __init__(self) -> None:
-        self._values: dict[str, list[Any]] = {name: [] for name in _NAMES}
-
-    def add(self, place: tuple[str, str, int], source: str, outcome: Outcome, values: dict[str, Any]) -> None:
-        stream, epoch, position = place
-        row = {"stream": stream, "epoch": epoch, "position": position, "source": source, "outcome": outcome, **values}
-        for name, column in self._values.items():
-            column.append(row.get(name))
-
-    def batch(self) -> pa.RecordBatch:
-        return pa.RecordBatch.from_arrays(
-            [pa.array(self._values[field.name], field.type) for field in _SCHEMA], schema=_SCHEMA
-        )

@@ -10,7 +10,19 @@ from bench.events import NOTE, SNAPSHOT
 from bench.peers import known, raise_file_limit, say
 from bench.report import Setting
 
-BENCHMARKS = ("ingest", "query", "fanout", "latency", "bootstrap", "idle", "replay", "client", "reconcile", "kept")
+BENCHMARKS = (
+    "ingest",
+    "query",
+    "fanout",
+    "latency",
+    "bootstrap",
+    "idle",
+    "replay",
+    "client",
+    "reconcile",
+    "kept",
+    "pipeline",
+)
 
 
 def main() -> int:

@@ -78,11 +78,10 @@ class Table:
 
     # --- writing ---
 
-    def stage(self, rows: DataFrame, split_by: str | None = None) -> str:
-        """Let Spark write rows as files of no account yet; the folder they are in."""
+    def stage(self, rows: DataFrame, *split_by: str) -> str:
+        """Let Spark write rows as files of no account yet; the folder they are in, split by the values of columns."""
         folder = f"{self.path}/{uuid4().hex}"
-        writer = rows.write if split_by is None else rows.write.partitionBy(split_by)
-        writer.parquet(folder)
+        rows.write.partitionBy(*split_by).parquet(folder)
         return folder
 
     def commit(self, folders: Iterable[str], done: dict[str, int], replace: bool = False) -> int:

@@ -18,7 +18,7 @@ import pyarrow as pa
 from anabranch.core.token import Log, Position, gap
 from anabranch.pipeline.schema import LOG, arrow
 
-ROWS_A_SPAN = 25_000
+ROWS_A_SPAN = 250_000
 BATCH_ROWS = 2_000
 BATCH_BYTES = 8 << 20
 

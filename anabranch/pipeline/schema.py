@@ -66,6 +66,27 @@ GAPS = _struct(**_PLACE, reason=_text, oldest=_number, latest=_number, was_epoch
 BATCHES = _struct(batch=_number, path=_text, source=_text, start=_text, end=_text, gap=_text)
 """The ledger of ingest: which stretch of which log each batch is. It is written before the batch begins."""
 
+VERSIONS = _struct(
+    document=_text,
+    family=_text,
+    id=_text,
+    author=_text,
+    recipient=_text,
+    coordinate=_text,
+    collection=_text,
+    action=_text,
+    clock=t.MapType(_text, _number),
+    clock_sum=_number,
+    revision=_text,
+    mtime=_number,
+    created_at=_number,
+    size=_number,
+    payload=t.BooleanType(),
+    parents=t.ArrayType(_text),
+    awaited=t.ArrayType(_text),
+)
+"""Versions of documents, as what decides about heads sees them: operations, facts, and heads of before."""
+
 HEADS = _struct(
     document=_text,
     family=_text,
@@ -110,6 +131,12 @@ PROVEN = _struct(
     problem=_text,
 )
 """What reading makes of a log's lines: operations and facts, and beside them what is neither, with the problem."""
+
+
+BUCKETS = tuple("0123456789abcdef")
+"""Documents by the first digit of their key: files of one bucket hold nothing of another."""
+MIXED = "mixed"
+"""The bucket of files that hold something of each, because there was little."""
 
 
 class Outcome(StrEnum):

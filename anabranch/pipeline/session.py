@@ -32,7 +32,7 @@ DEFAULTS = {
     "spark.sql.adaptive.advisoryPartitionSizeInBytes": "32m",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "4000",
     "spark.sql.parquet.compression.codec": "zstd",
-    "spark.sql.maxConcurrentOutputFileWriters": "4",  # what is split into a few folders is not sorted for it
+    "spark.sql.maxConcurrentOutputFileWriters": "40",  # what is split into a few folders is not sorted for it
     # Grouping keeps so many groups in memory before it sorts instead. The default of 128 sorts always.
     "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "100000",
 }

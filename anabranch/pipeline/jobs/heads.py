@@ -1,8 +1,9 @@
 """Heads: of every document the versions that nothing known supersedes, for the snapshot and the revision family.
 
-`heads` is the twin, in Spark's own functions, of `snapshots.heads` and `revisions.heads`, and is held equal to them on
-random histories. It takes versions in any number and order. Facts of operations whose payload is gone count as well:
-what they supersede stays superseded.
+`heads` takes versions in any number and order; what decides is `frontier`, the twin in columns of the rules in `core`.
+Facts of operations whose payload is gone count as well: what they supersede stays superseded. Over a whole lake, `scan`
+needs no shuffle: ingest writes what belongs to one bucket of documents into files of its own, and a task works through
+the files of a bucket, a few at a time.
 
 `update` keeps the lake's table. Heads of heads and of what is new are the heads of all, so only documents that
 something new belongs to are looked at. For revisions the names of parents that have not come yet are kept beside the
@@ -11,38 +12,31 @@ heads (`awaited`): a late parent is no head.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as f
 
 from anabranch.core.operation import Family
-from anabranch.pipeline.delta import Table
+from anabranch.pipeline.delta import Table, filesystem
+from anabranch.pipeline.frontier import frontier
 from anabranch.pipeline.lake import Lake
-from anabranch.pipeline.schema import FAMILIES, HEADS
+from anabranch.pipeline.schema import BUCKETS, FAMILIES, HEADS, VERSIONS, arrow
 
-SNAPSHOT, REVISION = FAMILIES[Family.SNAPSHOT], FAMILIES[Family.REVISION]
+VERSIONED = [FAMILIES[Family.SNAPSHOT], FAMILIES[Family.REVISION]]
 
-VERSION = [
-    "id",
-    "author",
-    "recipient",
-    "coordinate",
-    "collection",
-    "action",
-    "clock",
-    "clock_sum",
-    "revision",
-    "mtime",
-    "created_at",
-    "size",
-    "payload",
-]
-"""What is known of a version beside its document and its family; `parents` and `awaited` only decide."""
+ROWS_AT_ONCE = 500_000
+"""So many rows of a bucket, and what was found before, are in a task's memory at once."""
 
 FULL_ABOVE = 0.5
-"""When more than this share of all operations is new, all documents are looked at: that costs less."""
+"""When more than this share of all files is new, all documents are looked at: that costs less."""
+
+_HEADS, _VERSIONS = arrow(HEADS), arrow(VERSIONS)
+_STORED = [name for name in VERSIONS.names if name not in ("payload", "awaited")]
 
 
 class Summary(msgspec.Struct):
@@ -54,112 +48,87 @@ class Summary(msgspec.Struct):
     tombstones: int = 0
 
 
+# --- from versions to heads ------------------------------------------------------------------------------------------
+
+
 def versions(operations: DataFrame, facts: DataFrame) -> DataFrame:
     """Operations and facts as versions of documents."""
     return _versions(operations, True).unionAll(_versions(facts, False))
 
 
 def _versions(rows: DataFrame, payload: bool) -> DataFrame:
-    return (
-        rows.filter(f.col("family").isin(SNAPSHOT, REVISION))
-        .withColumn("payload", f.lit(payload))
-        .select("document", "family", *VERSION, "parents", f.lit(None).cast("array<string>").alias("awaited"))
-    )
-
-
-# --- the rule --------------------------------------------------------------------------------------------------------
+    added = {"payload": f.lit(payload), "awaited": f.lit(None).cast("array<string>")}
+    return rows.filter(f.col("family").isin(VERSIONED)).withColumns(added).select(VERSIONS.names)
 
 
 def heads(of: DataFrame) -> DataFrame:
-    """The heads of every document among the versions, as rows of `HEADS`."""
-    documents = of.groupBy("document").agg(
-        f.first("family").alias("family"),
-        f.collect_list(f.struct(*VERSION)).alias("versions"),
-        f.flatten(f.collect_list("parents")).alias("parents"),
-        f.flatten(f.collect_list("awaited")).alias("awaited"),
-        f.max_by("clock", "clock_sum").alias("top"),
-        f.max("clock_sum").alias("top_sum"),
-    )
-    snapshot = f.col("family") == SNAPSHOT
-    named = f.array_union("parents", "awaited")
-    found = documents.select(
-        "document",
-        "family",
-        f.when(snapshot, undominated(f.col("versions"), f.col("top"), f.col("top_sum")))
-        .otherwise(unnamed(f.col("versions"), named))
-        .alias("found"),
-        f.when(~snapshot, f.array_except(named, f.transform("versions", lambda one: one["revision"]))).alias("awaited"),
-    )
-    return _rows(found)
+    """The heads of every document among the versions."""
+
+    def found(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        if given := list(batches):
+            yield from frontier(pa.Table.from_batches(given).cast(_VERSIONS)).to_batches()
+
+    return of.select(VERSIONS.names).repartition("document").mapInArrow(found, HEADS)
 
 
-def undominated(versions: Column, top: Column, top_sum: Column) -> Column:
-    """The twin of `snapshots.heads`. `top` is a clock with the greatest sum: most versions are dominated by it.
+def scan(lake: Lake) -> DataFrame:
+    """The heads of all that is in a lake, straight from its files."""
+    files = [
+        (_bucket(file), file, payload)
+        for name, payload in (("operations", True), ("facts", False))
+        for file in lake.table(name).files()
+    ]
+    mixed = [(file, payload) for bucket, file, payload in files if bucket is None]
+    by_bucket = [[(file, payload) for own, file, payload in files if own == bucket] for bucket in BUCKETS]
 
-    One clock dominates another when its sum is greater and no entry of the other is ahead of it.
-    """
-    rest = f.filter(versions, lambda one: (one["clock_sum"] == top_sum) | ~_covers(top, one["clock"]))
+    def found(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                own = _tables(by_bucket[number], None)
+                shared = _tables(mixed, BUCKETS[number])
+                yield from _folded(own, shared).to_batches()
 
-    def dominated(one: Column, among: Column) -> Column:
-        return f.exists(
-            among, lambda other: (other["clock_sum"] > one["clock_sum"]) & _covers(other["clock"], one["clock"])
-        )
-
-    return f.when(f.size(rest) == 1, rest).otherwise(f.filter(rest, lambda one: ~dominated(one, rest)))
-
-
-def _covers(clock: Column, other: Column) -> Column:
-    return f.forall(
-        f.map_entries(other),
-        lambda entry: f.coalesce(f.try_element_at(clock, entry["key"]), f.lit(0)) >= entry["value"],
-    )
+    return lake.spark.range(0, len(BUCKETS), 1, len(BUCKETS)).mapInArrow(found, HEADS)
 
 
-def unnamed(versions: Column, named: Column) -> Column:
-    """The twin of `revisions.heads`: the versions that none names as a parent."""
-    left = f.array_except(f.transform(versions, lambda one: one["revision"]), named)
-    return f.filter(versions, lambda one: f.array_contains(left, one["revision"]))
+def _bucket(file: str) -> str | None:
+    """The bucket of documents that a file is of; None: of any."""
+    _, _, rest = file.rpartition("bucket=")
+    bucket = rest.partition("/")[0]
+    return bucket if bucket in BUCKETS else None
 
 
-def _rows(found: DataFrame) -> DataFrame:
-    """A row for each head, those with a payload first, by id; one without any where a document has no head at all."""
-    told = found.withColumn(
-        "found",
-        f.when(f.size("found") < 2, f.col("found")).otherwise(
-            f.array_sort(f.filter("found", lambda one: one["payload"] | ~_has_payload(one)), _by_payload_and_id)
-        ),
-    ).withColumn("served", f.filter("found", lambda one: one["payload"]))
-    return (
-        told.withColumns(
-            {
-                "heads": f.size("served").cast("int"),
-                "deleted": (f.size("served") > 0) & f.forall("served", lambda one: one["action"] == "del"),
-            }
-        )
-        .select("*", f.posexplode_outer("found").alias("number", "head"))
-        .withColumn("payload", f.coalesce("head.payload", f.lit(False)))
-        .select(*[_column(name) for name in HEADS.names])
-    )
+def _folded(*parts: Iterator[pa.Table]) -> pa.Table:
+    """The heads of many tables, with a bounded number of rows in memory."""
+    waiting: list[pa.Table] = []
+    for part in parts:
+        for table in part:
+            waiting.append(table)
+            if sum(map(len, waiting)) >= ROWS_AT_ONCE:
+                waiting = [_as_versions(frontier(pa.concat_tables(waiting)))]
+    return frontier(pa.concat_tables(waiting)) if waiting else _HEADS.empty_table()
 
 
-def _has_payload(one: Column) -> Column:
-    """Whether the same version is among those found with its payload: one node has lost it, another has not."""
-    return f.exists(
-        f.col("found"),
-        lambda other: (
-            other["payload"]
-            & ((other["id"] == one["id"]) | f.coalesce(other["revision"] == one["revision"], f.lit(False)))
-        ),
-    )
+def _as_versions(heads: pa.Table) -> pa.Table:
+    """Heads as versions to be looked at again: what their parents superseded is gone, what they wait for is not."""
+    parents = pa.nulls(heads.num_rows, _VERSIONS.field("parents").type)
+    return heads.append_column("parents", parents).select(VERSIONS.names).cast(_VERSIONS)
 
 
-def _by_payload_and_id(one: Column, other: Column) -> Column:
-    before = (one["payload"] & ~other["payload"]) | ((one["payload"] == other["payload"]) & (one["id"] < other["id"]))
-    return f.when(before, -1).when(one["id"] == other["id"], 0).otherwise(1)
-
-
-def _column(name: str) -> Column:
-    return f.col(f"head.{name}") if name in VERSION and name != "payload" else f.col(name)
+def _tables(files: Sequence[tuple[str, bool]], bucket: str | None) -> Iterator[pa.Table]:
+    """The versions in files, of one bucket where these are of any."""
+    for file, payload in files:
+        system, path = filesystem(file)
+        table = pq.read_table(path, filesystem=system, columns=_STORED, use_threads=False, partitioning=None)
+        wanted = pc.is_in(table["family"], pa.array(VERSIONED))
+        if bucket is not None:
+            wanted = pc.and_(wanted, pc.starts_with(table["document"], bucket))
+        if not pc.all(wanted, min_count=0).as_py():
+            table = table.filter(wanted)
+        count = table.num_rows
+        table = table.append_column("payload", pa.repeat(payload, count))
+        table = table.append_column("awaited", pa.nulls(count, _VERSIONS.field("awaited").type))
+        yield table.select(VERSIONS.names).cast(_VERSIONS)
 
 
 # --- the table -------------------------------------------------------------------------------------------------------
@@ -175,7 +144,7 @@ def update(lake: Lake, full: bool = False, wait: float = 0.0) -> Summary:
         if fresh is not None and not any(fresh):
             return summarise(table.read(lake.spark))
         if fresh is None:
-            found = heads(versions(lake.operations(), lake.facts()))
+            found = scan(lake)
         else:
             operations, facts = (source.read(lake.spark, files) for source, files in zip(sources, fresh, strict=True))
             found = advance(table.read(lake.spark), versions(operations, facts))
@@ -188,8 +157,10 @@ def update(lake: Lake, full: bool = False, wait: float = 0.0) -> Summary:
 def advance(current: DataFrame, fresh: DataFrame) -> DataFrame:
     """The heads after more versions, given the heads before: the others stay, the touched are worked out again."""
     touched = fresh.select("document").distinct()
-    before = current.join(touched, "document", "left_semi").select(
-        "document", "family", *VERSION, f.lit(None).cast("array<string>").alias("parents"), "awaited"
+    before = (
+        current.join(touched, "document", "left_semi")
+        .withColumn("parents", f.lit(None).cast("array<string>"))
+        .select(VERSIONS.names)
     )
     return current.join(touched, "document", "left_anti").unionByName(heads(before.unionAll(fresh)))
 

@@ -24,11 +24,14 @@ from anabranch.pipeline.delta import filesystem
 from anabranch.pipeline.lake import Lake
 from anabranch.pipeline.ledger import WORK, Ledger, Planned, as_json
 from anabranch.pipeline.rows import Rules, read_lines
-from anabranch.pipeline.schema import FAMILIES, PROVEN, Outcome
+from anabranch.pipeline.schema import FAMILIES, MIXED, PROVEN, Outcome
 from anabranch.pipeline.source import Stretch
 from anabranch.pipeline.sources import open_feeds
 
-BATCH_ROWS = 500_000
+BATCH_ROWS = 1_000_000
+BUCKETS_ABOVE = 50_000
+"""Batches with more rows than this are written in buckets; smaller ones would fall into too small files."""
+BYTES_A_ROW = 300  # compressed
 PLACE = ["stream", "epoch", "position"]
 Progress = Callable[[int, str], None]
 
@@ -81,7 +84,8 @@ class _Batch:
         self._lake, self._lines = lake, lines
         self._done = {WORK: lines[0].batch}
         self._read_before = ledger.overlaps(lines)
-        self._folder = lake.table("operations").stage(read(lake.spark, lines, rules, options), "outcome")
+        rows = in_buckets(read(lake.spark, lines, rules, options), large=_rows(lines) > BUCKETS_ABOVE)
+        self._folder = lake.table("operations").stage(rows, "outcome", "bucket")
 
     def carry_out(self, summary: Summary) -> None:
         """Commit the batch table by table. What reads the staged files comes before the commit that takes them."""
@@ -109,7 +113,7 @@ class _Batch:
         system, path = filesystem(folder)
         if system.get_file_info(path).type == pafs.FileType.NotFound:
             return None
-        return self._lake.spark.read.schema(PROVEN).parquet(folder)
+        return self._lake.spark.read.schema(PROVEN).option("recursiveFileLookup", "true").parquet(folder)
 
     def _stage(self, name: str, rows: DataFrame | None) -> str | None:
         """Have the rows of a table written, unless it has them."""
@@ -178,6 +182,19 @@ def read(spark: SparkSession, stretches: Sequence[Stretch], rules: Rules, option
         return read_lines(batches, rules)
 
     return lines.mapInArrow(prove, PROVEN)
+
+
+def in_buckets(rows: DataFrame, large: bool) -> DataFrame:
+    """The rows with the bucket of files that each is to stand in."""
+    own = f.coalesce(f.substring("document", 1, 1), f.lit(MIXED)) if large else f.lit(MIXED)
+    return rows.withColumn("bucket", own)
+
+
+def _rows(lines: Sequence[Stretch]) -> int:
+    """How many rows a batch may have; of what is read whole, a guess from its bytes."""
+    return sum(
+        line.end.position - (line.start.position if line.start else 0) or line.end.byte // BYTES_A_ROW for line in lines
+    )
 
 
 def any_known(operations: DataFrame, known: DataFrame) -> bool:

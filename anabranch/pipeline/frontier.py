@@ -115,12 +115,12 @@ def _of_revisions(versions: pa.Table) -> pa.Table:
     named_rows, named_names = zip(*(_flattened(_one(versions[name])) for name in ("parents", "awaited")), strict=True)
     name, names = _numbered(pa.concat_arrays([own, *named_names]))
     own_key = document * len(names) + name[: len(own)]
-    named_key = np.unique(document[np.concatenate(named_rows)] * len(names) + name[len(own) :])
+    named_key = np.sort(document[np.concatenate(named_rows)] * len(names) + name[len(own) :])
     known = own.is_valid().to_numpy(zero_copy_only=False)
-    is_head = known & ~np.isin(own_key, named_key)
+    is_head = known & ~_among(named_key, own_key)
     heads = _once(np.flatnonzero(is_head), own_key, versions)
 
-    awaited_key = np.setdiff1d(named_key, own_key[known])
+    awaited_key = np.unique(named_key[~_among(np.sort(own_key[known]), named_key)])
     awaited = _lists(awaited_key // len(names), names.take(pa.array(awaited_key % len(names))), len(documents))
     told = _told(versions.take(pa.array(heads)), awaited.take(pa.array(document[heads])))
     headless = np.setdiff1d(np.arange(len(documents)), document[heads])
@@ -191,6 +191,14 @@ def _numbered(values: pa.Array | pa.ChunkedArray) -> tuple[Numbers, pa.Array]:
     array = _one(values) if isinstance(values, pa.ChunkedArray) else values
     encoded = array.dictionary_encode()
     return encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64), encoded.dictionary
+
+
+def _among(ordered: Numbers, keys: Numbers) -> Marks:
+    """Which of the keys are among those in order."""
+    if not len(ordered):
+        return np.zeros(len(keys), np.bool_)
+    found: Marks = ordered[np.minimum(np.searchsorted(ordered, keys), len(ordered) - 1)] == keys
+    return found
 
 
 def _flattened(lists: pa.Array) -> tuple[Numbers, pa.Array]:

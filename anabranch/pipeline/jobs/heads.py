@@ -88,7 +88,8 @@ def scan(lake: Lake) -> DataFrame:
                 shared = _tables(mixed, BUCKETS[number])
                 yield from _folded(own, shared).to_batches()
 
-    return lake.spark.range(0, len(BUCKETS), 1, len(BUCKETS)).mapInArrow(found, HEADS)
+    tasks = min(len(BUCKETS), 2 * lake.spark.sparkContext.defaultParallelism)
+    return lake.spark.range(0, len(BUCKETS), 1, tasks).mapInArrow(found, HEADS)
 
 
 def _bucket(file: str) -> str | None:

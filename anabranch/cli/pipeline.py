@@ -60,7 +60,7 @@ def spark_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("--gaps", type=click.Choice(["error", "bootstrap"]), default="error", help="What to do about a gap.")
 @click.option("--authors", type=PublicKeys(), metavar="PUBKEYS", help="Over CHANGES: the snapshots of these authors.")
 @click.option("--recipients", type=PublicKeys(), metavar="PUBKEYS", help="Over CHANGES: revisions to these recipients.")
-@click.option("--batch-rows", type=click.IntRange(1), metavar="N", help="At most so many lines at once. [500000]")
+@click.option("--batch-rows", type=click.IntRange(1), metavar="N", help="At most so many lines at once. [1000000]")
 @spark_options
 @options()
 def ingest_command(

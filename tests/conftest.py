@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, settings
 sys.path.insert(0, str(Path(__file__).parent / "node"))
 
 from authors import Author
+from postgres_server import PostgresServer, binaries
 from processes import ADMIN_TOKEN, Node
 from sockets import RelayClient
 
@@ -82,6 +83,20 @@ async def node_connections() -> AsyncIterator[AsyncExitStack]:
 async def client(node: Node, connect: Callable[[Node], Awaitable[RelayClient]]) -> RelayClient:
     """A connection to the shared node."""
     return await connect(node)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A PostgreSQL server for the whole session."""
+    bin = binaries()
+    if bin is None:
+        pytest.skip("no PostgreSQL here: install your system's postgresql package to run this on it")
+    server = PostgresServer(bin)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.end()
 
 
 @pytest.fixture

@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Protocol
 
 from histories import operation
+from postgres_server import PostgresServer
 
 from anabranch.core.nostr import Event
 from anabranch.core.operation import State
 from anabranch.store.contract import Facts, Offer, Outcome, Reader, Store, Writer
+from anabranch.store.postgres import PostgresStore
 from anabranch.store.sqlite import SqliteStore
 
 NOW = 1_006
@@ -49,7 +51,36 @@ class SqliteBackend:
         return SqliteStore.open(store.folder, "OFF")
 
 
-BACKENDS = {"sqlite": SqliteBackend}
+class PostgresBackend:
+    """Stores in schemas of one database of a real server."""
+
+    def __init__(self, folder: Path, server: PostgresServer) -> None:
+        self._folder = folder
+        self._server = server
+        self._open: dict[str, PostgresStore] = {}
+        self._numbers = count()
+
+    def create(self) -> PostgresStore:
+        for url in [url for url, store in self._open.items() if store.closed]:
+            del self._open[url]
+            self._server.give_back(url)
+        return self._opened(self._server.empty_url(), self._folder / str(next(self._numbers)))
+
+    def reopen(self, store: PostgresStore) -> PostgresStore:
+        store.close()
+        return self._opened(next(url for url, one in self._open.items() if one is store), store.folder)
+
+    def _opened(self, url: str, folder: Path) -> PostgresStore:
+        self._open[url] = PostgresStore.open(url, folder, durable=False)
+        return self._open[url]
+
+    def close(self) -> None:
+        for url, store in self._open.items():
+            store.close()
+            self._server.give_back(url)
+
+
+BACKENDS = ("postgres", "sqlite")
 
 
 class Opened:

@@ -7,19 +7,17 @@ given its epoch before it takes the place of anything.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import apsw
 
 from anabranch.core.token import START, Log, Position
 from anabranch.store import schema
-from anabranch.store.contract import StoreBusy, StoreError
-from anabranch.store.sqlite import DATABASE, LOCK, Holder, SqliteStore, connect, read_holder
+from anabranch.store.contract import StoreError
+from anabranch.store.held import LOCK, Holder, read_holder, take_lock
+from anabranch.store.sqlite import DATABASE, SqliteStore, connect
 from anabranch.store.sqlite_writer import SqliteWriter
 
 _BESIDE = ("-wal", "-shm", "-journal")
@@ -55,21 +53,22 @@ def restore(source: Path, folder: Path, replace: bool = False) -> Log:
         folder.mkdir(parents=True, exist_ok=True)
         if not replace and any(path.name != LOCK for path in folder.iterdir()):
             raise NotEmpty(f"{folder} is not empty; --force puts the backup in the place of the store there")
-        with _lock(folder) as lock:
-            arriving = folder / (DATABASE + ".restoring")
-            try:
-                _remove(arriving)
-                shutil.copyfile(source, arriving)
-                log = _renew(arriving, source, read_holder(folder))
-                _sync(arriving)
-                # The old write-ahead log goes before the new file comes: it must never be taken for the new one's.
-                for suffix in ("-wal", "-shm"):
-                    (folder / (DATABASE + suffix)).unlink(missing_ok=True)
-                arriving.replace(folder / DATABASE)
-                os.ftruncate(lock, 0)  # what it says of the log is no longer so
-                _sync(folder)
-            finally:
-                _remove(arriving)
+        lock = take_lock(folder)
+        arriving = folder / (DATABASE + ".restoring")
+        try:
+            _remove(arriving)
+            shutil.copyfile(source, arriving)
+            log = _renew(arriving, source, read_holder(folder))
+            _sync(arriving)
+            # The old write-ahead log goes before the new file comes: it must never be taken for the new one's.
+            for suffix in ("-wal", "-shm"):
+                (folder / (DATABASE + suffix)).unlink(missing_ok=True)
+            arriving.replace(folder / DATABASE)
+            os.ftruncate(lock, 0)  # what it says of the log is no longer so
+            _sync(folder)
+        finally:
+            _remove(arriving)
+            os.close(lock)
     except OSError as error:
         raise StoreError(f"cannot restore into {folder}: {error}") from error
     return log
@@ -96,34 +95,6 @@ def _renew(copy: Path, source: Path, seen: Holder) -> Log:
             connection.close()
     except apsw.Error as error:
         raise StoreError(f"{source} is not a backup, or is damaged: {error}") from error
-
-
-@contextmanager
-def _lock(folder: Path) -> Iterator[int]:
-    lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise StoreBusy(f"{folder} is in use by process {read_holder(folder).pid}") from None
-        yield lock
-    finally:
-        os.close(lock)
-
-
-def is_held(folder: Path) -> bool:
-    """Whether a process holds the store right now; the lock file's words may be those of one that is gone."""
-    try:
-        lock = os.open(folder / LOCK, os.O_RDONLY)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)  # let go at once
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(lock)
-    return False
 
 
 def _remove(database: Path) -> None:

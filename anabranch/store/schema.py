@@ -151,6 +151,13 @@ class NewerSchema(Exception):
     """The file was written by a later release."""
 
 
+def unreadable(place: str, version: int, known: int = VERSION) -> str:
+    """Why a store of another version is not read, and what to do."""
+    return f"{place} has schema {version}, and this release reads {known}: " + (
+        "use the newer release" if version > known else "start a node on it once to bring it up"
+    )
+
+
 def check(path: Path) -> None:
     """Raise `NewerSchema` for a file that a later release has written, before anything touches it."""
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)

@@ -1,18 +1,46 @@
-"""Small pieces of SQL that every part of the SQLite store writes the same way."""
+"""Small pieces of SQL that every part of a store writes the same way.
+
+Statements are written for SQLite, in words that PostgreSQL has too wherever there are any; the few that it has not are
+put into its own by `postgres_connection`, which is all that stands between them and a `Database` there.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import apsw
 
 from anabranch.core.nostr import Event
-from anabranch.store.contract import StoreError
+from anabranch.store.contract import StoreError, TooSlow
 
 T = TypeVar("T")
+
+
+class Rows(Protocol):
+    """What a statement gives."""
+
+    def fetchall(self) -> list[Any]: ...
+    def __iter__(self) -> Iterator[Any]: ...
+
+
+class Database(Protocol):
+    """A connection, as far as reading and writing a store needs one. Variables are `?` and `?N`, as SQLite has them."""
+
+    @property
+    def in_transaction(self) -> bool: ...
+    def execute(self, statements: str, bindings: Sequence[Any] = (), /) -> Rows: ...
+    def executemany(self, statements: str, sequenceofbindings: Sequence[Sequence[Any]], /) -> object: ...
+    def close(self) -> None: ...
+
+
+@runtime_checkable
+class TakesRows(Protocol):
+    """A connection with a way of its own to take many rows."""
+
+    def insert(self, table: str, columns: int, values: Sequence[Any]) -> None: ...
 
 
 def tag_keys(event: Event) -> set[bytes]:
@@ -33,7 +61,7 @@ def tag_key(name: str, value: str) -> bytes:
 
 
 @contextmanager
-def transaction(db: apsw.Connection) -> Iterator[None]:
+def transaction(db: Database) -> Iterator[None]:
     """BEGIN IMMEDIATE … COMMIT, or ROLLBACK on any exception. What SQLite cannot do is a `StoreError`."""
     try:
         db.execute("BEGIN IMMEDIATE")
@@ -48,8 +76,22 @@ def transaction(db: apsw.Connection) -> Iterator[None]:
         raise StoreError(f"nothing was changed: {error}") from error
 
 
-def insert(db: apsw.Connection, table: str, columns: int, values: list[Any]) -> None:
+@contextmanager
+def reading() -> Iterator[None]:
+    """What SQLite cannot read, in the contract's words. PostgreSQL's connection speaks them itself."""
+    try:
+        yield
+    except apsw.InterruptError:
+        raise TooSlow("the query took too long") from None
+    except apsw.Error as error:
+        raise StoreError(f"read failed: {error}") from error
+
+
+def insert(db: Database, table: str, columns: int, values: list[Any]) -> None:
     """Insert many rows with few statements. The widths are fixed, so that every statement is found prepared."""
+    if isinstance(db, TakesRows):
+        db.insert(table, columns, values)
+        return
     at = 0
     for width in (256, 64, 16, 4, 1):
         sql = _insert_sql(table, columns, width)
@@ -89,7 +131,7 @@ SHORT = 8
 
 SNAPSHOTS_OF_DOCUMENT = (
     "(SELECT * FROM operations INDEXED BY history WHERE family = 1 AND head = 0 AND document = ?1 "
-    "UNION ALL SELECT * FROM operations INDEXED BY head_by_document WHERE head = 1 AND document = ?1)"
+    "UNION ALL SELECT * FROM operations INDEXED BY head_by_document WHERE head = 1 AND document = ?1) AS snapshots"
 )
 """Every known snapshot of the document bound to ?1, whatever became of its payload."""
 

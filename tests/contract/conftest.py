@@ -3,13 +3,19 @@
 from collections.abc import Iterator
 
 import pytest
-from stores import BACKENDS, Opened, Stores
+from stores import BACKENDS, Opened, PostgresBackend, SqliteBackend, Stores
 
 
-@pytest.fixture(params=sorted(BACKENDS))
-def stores(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Stores:
+@pytest.fixture(params=BACKENDS)
+def stores(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stores]:
     """A factory of empty stores, for tests that need many."""
-    return Stores(BACKENDS[request.param](tmp_path_factory.mktemp(request.param)))
+    folder = tmp_path_factory.mktemp(request.param)
+    if request.param == "sqlite":
+        yield Stores(SqliteBackend(folder))
+        return
+    backend = PostgresBackend(folder, request.getfixturevalue("postgres"))
+    yield Stores(backend)
+    backend.close()
 
 
 @pytest.fixture

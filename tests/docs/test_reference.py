@@ -80,7 +80,7 @@ def sent_texts(path: str) -> set[str]:
         "core/operation.py",
         "core/revisions.py",
         "core/snapshots.py",
-        "store/sqlite_writer.py",
+        "store/sql_writer.py",
         "node/main.py",
         "node/connection.py",
     ],

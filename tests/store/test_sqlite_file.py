@@ -21,7 +21,8 @@ from anabranch.core.retention import ReplayWindow
 from anabranch.core.snapshots import NOTE
 from anabranch.store import backup, schema
 from anabranch.store.contract import AccessKey, Duplicate, Offer, StoreBusy, Stored, StoreError, TooSlow
-from anabranch.store.sqlite import DATABASE, LOCK, Holder, SqliteStore, read_holder
+from anabranch.store.held import LOCK, Holder, read_holder
+from anabranch.store.sqlite import DATABASE, SqliteStore
 from anabranch.store.sqlite_writer import SqliteWriter
 
 

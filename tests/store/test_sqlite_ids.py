@@ -13,7 +13,7 @@ from stores import Opened, SqliteBackend, Stores
 
 from anabranch.core.filter import Filter
 from anabranch.core.operation import State
-from anabranch.store import sqlite_writer
+from anabranch.store import sql_writer
 from anabranch.store.contract import Duplicate, Stored, StoreError
 
 FRESH_MAX = 8
@@ -21,7 +21,7 @@ FRESH_MAX = 8
 
 @pytest.fixture
 def stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stores:
-    monkeypatch.setattr(sqlite_writer, "FRESH_MAX", FRESH_MAX)
+    monkeypatch.setattr(sql_writer, "FRESH_MAX", FRESH_MAX)
     return Stores(SqliteBackend(tmp_path))
 
 
@@ -136,7 +136,7 @@ def test_a_group_that_could_not_be_stored_leaves_the_tables_as_they_were(
 @settings(max_examples=40)
 @given(data=st.data())
 def test_outcomes_do_not_depend_on_when_ids_settle(stores: Stores, monkeypatch: pytest.MonkeyPatch, data):
-    monkeypatch.setattr(sqlite_writer, "FRESH_MAX", data.draw(st.integers(1, 6)))
+    monkeypatch.setattr(sql_writer, "FRESH_MAX", data.draw(st.integers(1, 6)))
     model = Model()
     with stores.open() as opened:
         for group in data.draw(groupings(data.draw(histories()))):

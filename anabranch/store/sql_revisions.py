@@ -1,4 +1,4 @@
-"""Revisions in the SQLite writer: which are heads, decided for a group in memory and written at once.
+"""Revisions in the writer: which are heads, decided for a group in memory and written at once.
 
 A revision is known by its document and its own id, whatever the outer event's is. What is named as a parent is
 remembered whether it is there or not, so that heads are right in every order of arrival. What was removed for good
@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import apsw
 import msgspec
 
 from anabranch.core import revisions
 from anabranch.core.operation import Family, Operation, Removal, State, document_key
 from anabranch.store.contract import Offer
-from anabranch.store.sql import chunks, insert, marks
+from anabranch.store.sql import Database, chunks, insert, marks
 
 _COLUMNS = 8
 
@@ -33,7 +32,7 @@ class Edges:
     revision to the next. Each works on many parents with few statements.
     """
 
-    def __init__(self, db: apsw.Connection, document: bytes) -> None:
+    def __init__(self, db: Database, document: bytes) -> None:
         self._db = db
         self._document = document
 
@@ -76,7 +75,7 @@ class Edges:
                 if not parents or self._is_linked(position, parents[0]):
                     continue
                 self._db.executemany(
-                    "INSERT OR IGNORE INTO parents VALUES (?, ?, ?)",
+                    "INSERT INTO parents VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
                     [(self._document, parent, position) for parent in parents],
                 )
                 self._mark(self._copies(parents, removed=False), head=0)
@@ -101,8 +100,8 @@ class Edges:
             for some in chunks(revisions, 256)
             for row in self._all(
                 "SELECT r.position FROM revisions r JOIN operations o ON o.position = r.position "
-                f"WHERE r.document = ? AND r.revision IN ({marks(some)}) AND (o.state = 2) = ?",
-                (self._document, *some, int(removed)),
+                f"WHERE r.document = ? AND r.revision IN ({marks(some)}) AND o.state {'=' if removed else '<>'} 2",
+                (self._document, *some),
             )
         ]
 
@@ -110,14 +109,14 @@ class Edges:
         for some in chunks(positions, 256):
             self._db.execute(f"UPDATE operations SET head = ? WHERE position IN ({marks(some)})", (head, *some))
             self._db.execute(
-                f"UPDATE revisions SET current = retained AND ? WHERE position IN ({marks(some)})", (head, *some)
+                f"UPDATE revisions SET current = retained * ? WHERE position IN ({marks(some)})", (head, *some)
             )
 
 
 class RevisionsOfGroup:
     """What a group has to know of revisions, and what it adds to them."""
 
-    def __init__(self, db: apsw.Connection) -> None:
+    def __init__(self, db: Database) -> None:
         self._db = db
         self._known: dict[tuple[bytes, str], State] = {}
         self._named: set[tuple[bytes, str]] = set()

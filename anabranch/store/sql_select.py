@@ -84,7 +84,9 @@ class Select:
         source = "tags WHERE tag = ?" if lead[0] == "#" else f"operations WHERE state = 0 AND {lead} = ?"
         counted = 0
         for key in keys:
-            counted += self._rows(f"SELECT count(*) FROM (SELECT 1 FROM {source} LIMIT {_PROBE})", (key,))[0][0]
+            counted += self._rows(f"SELECT count(*) FROM (SELECT 1 FROM {source} LIMIT {_PROBE}) AS found", (key,))[0][
+                0
+            ]
             if counted >= _PROBE:
                 break
         return counted
@@ -141,7 +143,7 @@ def _conditions(filter: Filter, lead: str) -> tuple[list[str], list[Any]]:
 
 def matching_sql(filter: Filter, now: int, first: int = 1) -> tuple[str, list[Any]]:
     """A statement that gives the positions of all that a filter matches, each once; its variables are ?first and on."""
-    lead, keys, source = "", [], "operations o WHERE 1"
+    lead, keys, source = "", [], "operations o WHERE 1 = 1"
     if filter.ids is not None:
         lead, keys = "id", [bytes.fromhex(id) for id in filter.ids]
         source = operations_by_id(len(keys), first)

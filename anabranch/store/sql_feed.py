@@ -33,7 +33,7 @@ def feed_page(query: ChangesQuery | None, compacted: bool) -> tuple[str, list[An
             "ORDER BY 1 LIMIT ?3",
             bindings,
         )
-    conditions, bindings = (["1"], []) if query is None else snapshot_conditions(query, first=4)
+    conditions, bindings = (["1 = 1"], []) if query is None else snapshot_conditions(query, first=4)
     if query is not None:
         conditions.append("o.family = 1")
     return (

@@ -1,0 +1,151 @@
+"""A store that one process holds for writing, and what is remembered beside it.
+
+A lock file in the node's folder keeps a second writer away, whatever is behind the store. It says who holds it, and how
+far its log had come: a log that comes back older than that was restored, and opens a new epoch (positions would
+otherwise be given twice).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import msgspec
+
+from anabranch.core.token import Log, Position
+from anabranch.store.contract import StoreBusy, StoreError
+from anabranch.store.sql_reader import SqlReader
+from anabranch.store.sql_writer import SqlWriter
+
+LOCK = "anabranch.lock"
+
+W = TypeVar("W", bound=SqlWriter)
+R = TypeVar("R", bound=SqlReader)
+
+
+class Holder(msgspec.Struct):
+    """What the lock file says: who holds the store, and how far its log had come."""
+
+    pid: int = 0
+    url: str = ""
+    stream: str = ""
+    epoch: str = ""
+    tip: int = 0
+
+    @property
+    def name(self) -> str:
+        return f"the node at {self.url} (process {self.pid})" if self.url else f"process {self.pid}"
+
+
+def take_lock(folder: Path) -> int:
+    """Hold the folder's store, until the file that is returned is closed. `StoreBusy` when somebody else does."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise StoreError(f"cannot use {folder}: {error.strerror}; choose another with --data") from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        raise StoreBusy(f"{folder} is in use by {read_holder(folder).name}") from None
+    return lock
+
+
+def is_held(folder: Path) -> bool:
+    """Whether a process holds the store right now; the lock file's words may be those of one that is gone."""
+    try:
+        lock = os.open(folder / LOCK, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)  # let go at once
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock)
+    return False
+
+
+def read_holder(folder: Path) -> Holder:
+    """What the lock file says; nothing where there is none or it cannot be read."""
+    try:
+        return msgspec.json.decode((folder / LOCK).read_bytes() or b"{}", type=Holder)
+    except (OSError, msgspec.DecodeError):
+        return Holder()
+
+
+class HeldStore(ABC, Generic[W, R]):
+    """A store in a folder, or known by one. Without a lock it only reads."""
+
+    place: str
+    """Where the log is kept, as it may be shown to anybody."""
+
+    def __init__(self, folder: Path, lock: int | None, writer: W | None) -> None:
+        self.folder = folder
+        self.renewed = False  # an older log was put back, so a new epoch was opened
+        self._url = ""
+        self._lock = lock
+        self._writer = writer
+
+    @abstractmethod
+    def open_reader(self) -> R:
+        """A reader of one's own; close it. Not to be shared between threads."""
+
+    @property
+    def writer(self) -> W:
+        if self._writer is None:
+            raise StoreError("this store was opened for reading")
+        return self._writer
+
+    @property
+    def closed(self) -> bool:
+        """Whether nobody writes through it (any more)."""
+        return self._writer is None
+
+    @contextmanager
+    def reader(self) -> Iterator[R]:
+        reader = self.open_reader()
+        try:
+            yield reader
+        finally:
+            reader.close()
+
+    def log(self) -> Log:
+        with self.reader() as reader:
+            return reader.log()
+
+    def announce(self, url: str = "") -> None:
+        """Write into the lock file who holds the store and how far the log has come."""
+        if self._lock is None:
+            return
+        self._url = url or self._url
+        log = self.writer.log()
+        holder = Holder(os.getpid(), self._url, log.stream, log.epoch, log.tip)
+        said = msgspec.json.encode(holder) + b"\n"
+        os.ftruncate(self._lock, os.pwrite(self._lock, said, 0))
+
+    def _notice_restore(self, moved: bool = False) -> None:
+        """Open a new epoch where the log is older than it was, or stands where it was not written."""
+        seen, log = read_holder(self.folder), self.writer.log()
+        same = seen.stream == log.stream
+        if moved or (same and (seen.epoch != log.epoch or seen.tip > log.tip)):
+            self.writer.new_epoch(Position(seen.tip if same else 0))
+            self.renewed = True
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._url = ""
+            try:
+                self.announce()
+            finally:
+                self._writer.close()
+                self._writer = None
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None

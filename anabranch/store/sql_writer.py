@@ -1,0 +1,600 @@
+"""The one writer of a store in SQL: append in groups, forget by plan.
+
+Each public method is one transaction. `append` decides for a whole group in memory, in order, as if the operations
+had come one by one, and then writes it with few, wide statements: the engine works on many rows a call, without the
+interpreter's lock. What differs between SQLite and PostgreSQL is left to `SqliteWriter` and `PostgresWriter`.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import msgspec
+
+from anabranch.core import nostr, snapshots
+from anabranch.core.nostr import Event
+from anabranch.core.operation import Family, Operation, Removal, Standing, State, document_key
+from anabranch.core.revisions import GIFT_WRAP
+from anabranch.core.token import START, Log, Position
+from anabranch.store.contract import AccessKey, Duplicate, Offer, Outcome, Refused, Stored, Superseded
+from anabranch.store.sql import (
+    SHORT,
+    SNAPSHOTS_OF_DOCUMENT,
+    Database,
+    chunks,
+    insert,
+    marks,
+    operations_by_id,
+    tag_key,
+    tag_keys,
+    transaction,
+)
+from anabranch.store.sql_revisions import Edges, RevisionsOfGroup
+
+STORAGE_SPENT = Refused("restricted", "the access key's storage limit is reached")
+DELETED = Refused("blocked", "deleted by its author")
+VANISHED = Refused("blocked", "whom it belongs to has asked to vanish")
+VANISH_AT_ONCE = 2_000  # operations; what is more goes in steps
+HEADS_MAX = 1_000
+FRESH_MAX = 8_192  # ids that are still in the small table
+CROWDED = Refused("restricted", f"the document has {HEADS_MAX} concurrent versions already; merge them first")
+
+_encode = msgspec.json.Encoder().encode
+_decode_clock = msgspec.json.Decoder(dict[str, int]).decode
+_decode_event = msgspec.json.Decoder(Event).decode
+
+_OPERATION_COLUMNS = 18
+_HEAD = 7  # the place in a row that a later operation of the same group may change
+
+
+class _Head(msgspec.Struct, frozen=True, gc=False):
+    position: int
+    id: str
+    created_at: int
+    clock: Mapping[str, int]
+
+
+class _Dropped(msgspec.Struct, frozen=True):
+    """What has just lost its payload."""
+
+    position: int
+    size: int
+    removal: Removal
+    hard: bool = False  # a revision that is removed for good: its followers are told
+
+
+def _sum(dropped: Sequence[_Dropped]) -> tuple[int, int]:
+    return len(dropped), sum(one.size for one in dropped)
+
+
+class SqlWriter:
+    def __init__(self, db: Database) -> None:
+        self._db = db
+        self._removals: list[Removal] = []
+        self._remember()
+
+    def _remember(self) -> None:
+        """Read what every group would have to ask for."""
+        self._fresh = int(self._value("SELECT count(*) FROM fresh_ids"))
+        self._anything_deleted = bool(self._value("SELECT EXISTS (SELECT 1 FROM deletions)"))
+        self._anything_removed = bool(self._value("SELECT EXISTS (SELECT 1 FROM removals)"))
+        self._vanished: dict[str, int] = dict(self._all("SELECT author, until FROM vanished"))
+
+    def close(self) -> None:
+        self._db.close()
+
+    def log(self) -> Log:
+        row = self._all("SELECT stream, epoch, floor, tip FROM log")[0]
+        return Log(row[0], row[1], Position(row[2]), Position(row[3]))
+
+    def _all(self, sql: str, bindings: Sequence[Any] = ()) -> list[Any]:
+        return self._db.execute(sql, bindings).fetchall()
+
+    def _value(self, sql: str, bindings: Sequence[Any] = ()) -> Any:
+        rows = self._all(sql, bindings)
+        return rows[0][0] if rows else None
+
+    # --- append ---
+
+    def append(self, offers: Sequence[Offer], received_at: int) -> list[Outcome]:
+        """Store a group. One outcome an offer, in order; when this returns, what is `Stored` is on disk."""
+        try:
+            with self._changing():
+                outcomes = _Group(self._db, received_at, self).append(offers)
+                if self._fresh >= FRESH_MAX:
+                    self._db.execute("INSERT INTO settled_ids SELECT short, position FROM fresh_ids ORDER BY short")
+                    self._db.execute("DELETE FROM fresh_ids")
+                    self._fresh = 0
+                return outcomes
+        except BaseException:
+            self._remember()
+            raise
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """A transaction; of what was rolled back nobody is told."""
+        told = len(self._removals)
+        try:
+            with self._transaction():
+                yield
+        except BaseException:
+            del self._removals[told:]
+            raise
+
+    def _transaction(self) -> AbstractContextManager[None]:
+        return transaction(self._db)
+
+    def take_removals(self) -> list[Removal]:
+        """What has lost its payload since this was last asked, in the order of the log."""
+        removals, self._removals = self._removals, []
+        return removals
+
+    # --- forgetting ---
+
+    def compact(self, positions: Sequence[Position]) -> tuple[int, int]:
+        """Drop the payloads at these positions, but of no head: a plan may have grown old. How many went, and bytes."""
+        with self._changing():
+            return _sum(self._drop(positions, State.COMPACTED, "compacted", "head = 0 AND family <> 0"))
+
+    def remove(self, ids: Sequence[str]) -> int:
+        """Remove operations for good: the operator's word."""
+        with self._changing():
+            positions = [
+                row[0]
+                for chunk in chunks([bytes.fromhex(id) for id in ids], 500)
+                for row in self._all(f"SELECT o.position FROM {operations_by_id(len(chunk))}", chunk)
+            ]
+            return self._remove(positions, "removed by the relay's operator")
+
+    def expire(self, now: int, limit: int) -> int:
+        """Remove what has expired (NIP-40), at most `limit`."""
+        with self._changing():
+            rows = self._all(
+                "SELECT position FROM operations INDEXED BY operation_expiring "
+                "WHERE state = 0 AND expires_at IS NOT NULL AND expires_at <= ? LIMIT ?",
+                (now, limit),
+            )
+            return self._remove([row[0] for row in rows], "expired")
+
+    def vanish(self, limit: int) -> int:
+        """Remove what belongs to those who have asked to vanish (NIP-62), at most so much; 0 when all of it is gone."""
+        with self._changing():
+            tip, dropped = self._vanish(limit, self.log().tip)
+            self._db.execute("UPDATE log SET tip = ?", (tip,))
+            return len(dropped)
+
+    def _vanish(self, limit: int, tip: int) -> tuple[int, list[_Dropped]]:
+        """The tip after it, and what went."""
+        gone: list[_Dropped] = []
+        for author, until in self._all("SELECT author, until FROM vanished WHERE done = 0"):
+            rows = self._all(
+                "SELECT position FROM operations INDEXED BY operation_by_author "
+                "WHERE state = 0 AND author = ?1 AND created_at <= ?2 AND kind <> ?3 "
+                "UNION SELECT o.position FROM tags t CROSS JOIN operations o ON o.position = t.position "
+                "WHERE t.tag = ?4 AND t.created_at <= ?2 AND o.kind = ?5 LIMIT ?6",
+                (bytes.fromhex(author), until, nostr.VANISH, tag_key("p", author), GIFT_WRAP, limit - len(gone)),
+            )
+            dropped = self._drop([row[0] for row in rows], State.REMOVED, "vanished")
+            tip = self._tell(dropped, tip)
+            gone += dropped
+            if len(gone) >= limit:
+                break
+            self._db.execute("UPDATE vanished SET done = 1 WHERE author = ?", (author,))
+        return tip, gone
+
+    def _remove(self, positions: Sequence[int], reason: str) -> int:
+        """Within a transaction of its own: remove, and give the removals of revisions their positions."""
+        dropped = self._drop(positions, State.REMOVED, reason)
+        tip = self._tell(dropped, self.log().tip)
+        self._db.execute("UPDATE log SET tip = ?", (tip,))
+        return len(dropped)
+
+    def raise_floor(self, floor: Position) -> Position:
+        """Move the floor up, never down, and at most to just above the tip. Where it stands now."""
+        with self._changing():
+            log = self.log()
+            raised = max(log.floor, min(floor, Position(log.tip + 1)))
+            self._db.execute("UPDATE log SET floor = ?", (raised,))
+            return raised
+
+    def forget(self, documents: Sequence[bytes]) -> int:
+        """Let documents go altogether, facts and all, if still fully deleted and below the floor. How many went."""
+        with self._changing():
+            floor, forgotten = self.log().floor, 0
+            for document in documents:
+                rows = self._all(
+                    f"SELECT position, head = 0 OR action = 1 OR state = 2 FROM {SNAPSHOTS_OF_DOCUMENT}", (document,)
+                )
+                positions = [row[0] for row in rows]
+                if positions and max(positions) < floor and all(deletes for _, deletes in rows):
+                    self._drop(positions, State.REMOVED, "forgotten", "family = 1")
+                    for chunk in chunks(positions, 500):
+                        for table in ("fresh_ids", "settled_ids"):
+                            self._db.execute(
+                                f"DELETE FROM {table} WHERE (short, position) IN "
+                                f"(SELECT substr(id,1,{SHORT}), position FROM operations "
+                                f"WHERE position IN ({marks(chunk)}))",
+                                chunk,
+                            )
+                        self._db.execute(f"DELETE FROM operations WHERE position IN ({marks(chunk)})", chunk)
+                    forgotten += 1
+            return forgotten
+
+    def new_epoch(self, beyond: Position = START) -> str:
+        """Open a new epoch whose positions lie beyond all that were given before, so that no old checkpoint fits.
+
+        The floor stands above the tip: who comes with a checkpoint of the old epoch is told to bootstrap.
+        """
+        epoch = str(uuid.uuid4())
+        with self._changing():
+            tip = max(self.log().tip, beyond) + 1
+            self._db.execute("UPDATE log SET epoch = ?, tip = ?, floor = ?", (epoch, tip, tip + 1))
+        return epoch
+
+    def _drop(self, positions: Sequence[int], state: State, reason: str, condition: str = "1 = 1") -> list[_Dropped]:
+        """Take the payloads and the tag rows away from what meets the condition and is retained.
+
+        A snapshot that was a head stays marked: it is known, and what its clock has superseded does not come back. A
+        revision that is removed names nobody any more. A replaceable event has one version, and none when that is gone.
+        """
+        dropped: list[_Dropped] = []
+        for chunk in chunks(positions, 200):
+            rows = self._all(
+                "SELECT o.position, o.created_at, o.size, o.access_key, p.raw, o.id, o.author, o.coordinate, "
+                "r.recipient, r.revision, r.document FROM operations o JOIN payloads p ON p.position = o.position "
+                "LEFT JOIN revisions r ON r.position = o.position "
+                f"WHERE o.state = 0 AND ({condition}) AND o.position IN ({marks(chunk)}) ORDER BY o.position",
+                chunk,
+            )
+            if not rows:
+                continue
+            gone = [row[0] for row in rows]
+            those = marks(gone)
+            self._db.executemany(
+                "DELETE FROM tags WHERE tag = ? AND created_at = ? AND position = ?",
+                [(key, row[1], row[0]) for row in rows for key in tag_keys(_decode_event(row[4]))],
+            )
+            self._db.execute(f"DELETE FROM payloads WHERE position IN ({those})", gone)
+            self._db.execute(
+                "UPDATE operations SET state = ?, head = CASE family WHEN 1 THEN head ELSE 0 END "
+                f"WHERE position IN ({those})",
+                (int(state), *gone),
+            )
+            self._db.execute(f"UPDATE revisions SET retained = 0, current = 0 WHERE position IN ({those})", gone)
+            self._db.executemany(
+                "UPDATE access_keys SET used_bytes = CASE WHEN used_bytes > ?1 THEN used_bytes - ?1 ELSE 0 END "
+                "WHERE key = ?2",
+                [(row[2], row[3]) for row in rows if row[3] is not None],
+            )
+            for row in rows:
+                revision = None if row[9] is None else row[9].hex()
+                removal = Removal(row[5].hex(), row[1], row[6].hex(), reason, None, row[8], row[7], revision)
+                hard = revision is not None and state is State.REMOVED
+                dropped.append(_Dropped(row[0], row[2], removal, hard))
+                if hard:
+                    self._anything_removed = True
+                    Edges(self._db, row[10]).removed(row[0])
+                else:
+                    self._removals.append(removal)
+        return dropped
+
+    def _tell(self, dropped: Iterable[_Dropped], tip: int) -> int:
+        """Give the hard removal of each revision a position after the tip, for its followers. The tip after them."""
+        rows: list[Any] = []
+        for one in dropped:
+            if one.hard:
+                tip += 1
+                rows += (tip, one.position, one.removal.recipient, one.removal.reason)
+                self._removals.append(msgspec.structs.replace(one.removal, position=Position(tip)))
+        insert(self._db, "removals", 4, rows)
+        return tip
+
+    # --- access keys and settings ---
+
+    def save_access_key(self, key: AccessKey) -> None:
+        with self._changing():
+            self._db.execute(
+                "INSERT INTO access_keys (key, label, pubkey, created_at, expires_at, revoked, storage_limit_bytes) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (key) DO UPDATE SET label = excluded.label, "
+                "pubkey = excluded.pubkey, expires_at = excluded.expires_at, revoked = excluded.revoked, "
+                "storage_limit_bytes = excluded.storage_limit_bytes",
+                (
+                    key.key,
+                    key.label,
+                    key.pubkey,
+                    key.created_at,
+                    key.expires_at,
+                    int(key.revoked),
+                    key.storage_limit_bytes,
+                ),
+            )
+
+    def delete_access_key(self, key: str) -> bool:
+        with self._changing():
+            return bool(self._all("DELETE FROM access_keys WHERE key = ? RETURNING key", (key,)))
+
+    def save_setting(self, name: str, value: bytes) -> None:
+        with self._changing():
+            self._db.execute(
+                "INSERT INTO settings VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+                (name, value),
+            )
+
+
+class _Group:
+    """The decisions for one group, taken in order and written at once."""
+
+    def __init__(self, db: Database, received_at: int, writer: SqlWriter) -> None:
+        self._db = db
+        self._writer = writer
+        self._tip, self._reach, before = writer._all(
+            "SELECT tip, bytes, (SELECT received_at FROM operations ORDER BY position DESC LIMIT 1) FROM log"
+        )[0]
+        self._received_at = max(received_at, before or 0)  # along the log time never goes back, whatever a clock does
+        self._rows: list[Any] = []  # what this group adds, row after row
+        self._row_of: dict[int, int] = {}  # where the row of a version begins, by position
+        self._raws: list[Any] = []
+        self._ids: list[Any] = []
+        self._tags: list[Any] = []
+        self._known: dict[bytes, State] = {}
+        self._heads: dict[bytes, list[_Head]] = {}
+        self._revisions = RevisionsOfGroup(db)
+        self._to_vanish = VANISH_AT_ONCE  # however many ask in one group
+        self._wrapped = False  # whether there is a revision in this group
+        self._demoted: list[int] = []  # stored before this group, no head any more
+        self._superseded: list[int] = []  # stored before this group, replaced by a newer version
+        self._room: dict[str, int] = {}
+        self._used: dict[str, int] = {}
+
+    def append(self, offers: Sequence[Offer]) -> list[Outcome]:
+        ids = [bytes.fromhex(offer.operation.event.id) for offer in offers]
+        self._look_up(offers, ids)
+        outcomes = [self._take(offer, id) for offer, id in zip(offers, ids, strict=True)]
+        self._write()
+        self._db.execute("UPDATE log SET tip = ?, bytes = ?", (self._tip, self._reach))
+        return outcomes
+
+    def _look_up(self, offers: Sequence[Offer], ids: Sequence[bytes]) -> None:
+        """Read, with few statements, all that the decisions depend on."""
+        for chunk in chunks(ids, 256):
+            for row in self._writer._all(f"SELECT o.id, o.state FROM {operations_by_id(len(chunk))}", chunk):
+                self._known[row[0]] = State(row[1])
+        self._wrapped = any(offer.operation.revision is not None for offer in offers)
+        if self._wrapped:
+            self._revisions.look_up(offers, self._writer._anything_removed)
+        documents = list(
+            {op.document for offer in offers if (op := offer.operation).document is not None and op.revision is None}
+        )
+        for chunk in chunks(documents, 256):
+            for row in self._writer._all(
+                "SELECT document, position, id, created_at, clock FROM operations INDEXED BY head_by_document "
+                f"WHERE head = 1 AND document IN ({marks(chunk)})",
+                chunk,
+            ):
+                clock = {} if row[4] is None else _decode_clock(row[4])
+                self._heads.setdefault(row[0], []).append(_Head(row[1], row[2].hex(), row[3], clock))
+        for key in {offer.access_key for offer in offers if offer.access_key is not None}:
+            for limit, used in self._writer._all(
+                "SELECT storage_limit_bytes, used_bytes FROM access_keys WHERE key = ?", (key,)
+            ):
+                if limit is not None:
+                    self._room[key] = limit - used
+
+    def _take(self, offer: Offer, id: bytes) -> Outcome:
+        operation, event = offer.operation, offer.operation.event
+        state = self._known.get(id)
+        if state in (None, State.REMOVED) and self._writer._anything_deleted and self._is_deleted(operation, id):
+            return DELETED
+        if state is None and operation.revision is not None:
+            if self._revisions.is_stale(operation):
+                self._write()
+                self._revisions.look_again(operation)
+            state = self._revisions.state(operation)
+        if state is not None:
+            return Duplicate(state)
+        if self._writer._vanished and self._has_vanished(event):
+            return VANISHED
+        if offer.access_key is not None and self._room.get(offer.access_key, len(operation.raw)) < len(operation.raw):
+            return STORAGE_SPENT
+        head = 0
+        if operation.revision is not None:
+            remaining_heads, demoted = self._revisions.advance(operation, self._tip + 1)
+            if len(remaining_heads) > HEADS_MAX:
+                return CROWDED
+            head = int(self._revisions.add(operation, self._tip + 1, remaining_heads, demoted))
+            self._demote(demoted)
+        elif operation.document is not None:
+            current = self._heads.get(operation.document, [])
+            position = self._tip + 1
+            version = _Head(position, event.id, event.created_at, operation.clock or {})
+            if operation.family is Family.SNAPSHOT:
+                remaining = snapshots.advance(current, version)
+                head = int(remaining[-1:] == [version])
+                if head and len(remaining) > HEADS_MAX:
+                    return CROWDED
+                kept = {one.position for one in remaining}
+                self._demote(one.position for one in current if one.position not in kept)
+                self._heads[operation.document] = remaining
+            else:
+                if any(nostr.newer(one.created_at, one.id, event.created_at, event.id) for one in current):
+                    return Superseded()
+                head = 1
+                self._supersede(current)
+                self._heads[operation.document] = [version]
+        self._add(operation, id, head, offer.access_key)
+        if operation.revision is not None and self._revisions.meets_removed(operation):
+            self._write()
+            self._revisions.settle(operation)
+        if event.kind == nostr.DELETION and operation.family is Family.PLAIN:
+            position = self._tip
+            self._delete(event)
+            return Stored(Position(position))
+        if event.kind == nostr.VANISH and operation.standing is Standing.ORDINARY:
+            position = self._tip
+            self._vanish(event)
+            return Stored(Position(position))
+        return Stored(Position(self._tip))
+
+    def _add(self, operation: Operation, id: bytes, head: int, access_key: str | None) -> None:
+        event, size = operation.event, len(operation.raw)
+        self._tip += 1
+        self._reach += size
+        self._known[id] = State.RETAINED
+        if operation.document is not None:
+            self._row_of[self._tip] = len(self._rows)
+        self._rows += (
+            self._tip,
+            id,
+            bytes.fromhex(event.pubkey),
+            event.kind,
+            event.created_at,
+            int(operation.family),
+            int(State.RETAINED),
+            head,
+            int(operation.action),
+            operation.document,
+            operation.coordinate,
+            operation.collection,
+            None if operation.clock is None else _encode(operation.clock),
+            operation.expires_at,
+            size,
+            self._reach,
+            self._received_at,
+            access_key,
+        )
+        self._raws += (self._tip, operation.raw)
+        self._ids += (id[:SHORT], self._tip)
+        if event.tags:
+            for key in tag_keys(event):
+                self._tags += (key, event.created_at, self._tip)
+        if access_key is not None:
+            self._used[access_key] = self._used.get(access_key, 0) + size
+            if access_key in self._room:
+                self._room[access_key] -= size
+
+    def _demote(self, positions: Iterable[int]) -> None:
+        for position in positions:
+            if (row := self._row_of.get(position)) is not None:
+                self._rows[row + _HEAD] = 0
+            else:
+                self._demoted.append(position)
+
+    def _supersede(self, versions: Sequence[_Head]) -> None:
+        if any(version.position in self._row_of for version in versions):
+            self._write()  # replaced within its own group: rare, so it is written first and then replaced
+        for version in versions:
+            self._superseded.append(version.position)
+            self._known[bytes.fromhex(version.id)] = State.REMOVED
+
+    def _is_deleted(self, operation: Operation, id: bytes) -> bool:
+        if operation.event.kind in (nostr.DELETION, nostr.VANISH):
+            return False
+        owners = {operation.event.pubkey}
+        if operation.revision is not None and nostr.is_hex(operation.revision.recipient, 64):
+            owners.add(operation.revision.recipient)
+        for target in (id, operation.document):
+            if target is not None:
+                for author in owners:
+                    until = self._writer._value(
+                        "SELECT until FROM deletions WHERE target = ? AND author = ?", (target, bytes.fromhex(author))
+                    )
+                    if until is not None and (target is id or operation.event.created_at <= until):
+                        return True
+        return False
+
+    def _has_vanished(self, event: Event) -> bool:
+        """Whether it belongs to somebody who has asked to vanish since: written by them, or wrapped for them."""
+        owners = [event.pubkey, *(event.values("p") if event.kind == GIFT_WRAP else ())]
+        return event.kind != nostr.VANISH and any(
+            event.created_at <= self._writer._vanished.get(owner, -1) for owner in owners
+        )
+
+    def _vanish(self, request: Event) -> None:
+        """Carry out a request to vanish (NIP-62): what was theirs goes, and does not come back."""
+        self._write()
+        until = max(request.created_at, self._writer._vanished.get(request.pubkey, -1))
+        self._writer._vanished[request.pubkey] = until
+        self._db.execute(
+            "INSERT INTO vanished VALUES (?, ?, 0) "
+            "ON CONFLICT (author) DO UPDATE SET until = excluded.until, done = excluded.done",
+            (request.pubkey, until),
+        )
+        if self._to_vanish > 0:
+            self._tip, dropped = self._writer._vanish(self._to_vanish, self._tip)
+            self._to_vanish -= len(dropped)
+            self._gone(dropped)
+
+    def _gone(self, dropped: Sequence[_Dropped]) -> None:
+        """What this group knew of may just have lost its payload."""
+        positions = {one.position for one in dropped}
+        for one in dropped:
+            self._known[bytes.fromhex(one.removal.id)] = State.REMOVED
+        if removed := [one.removal for one in dropped if one.hard]:
+            self._revisions.removed(removed)
+        for document, current in self._heads.items():  # of what can be replaced; snapshots stay where they are
+            if any(head.position in positions for head in current) and not any(head.clock for head in current):
+                self._heads[document] = [head for head in current if head.position not in positions]
+
+    def _delete(self, deletion: Event) -> None:
+        """Carry out a deletion (NIP-09): one's own events by id, one's own documents up to its time."""
+        self._write()
+        author = bytes.fromhex(deletion.pubkey)
+        positions: list[int] = []
+        targets: list[tuple[bytes, bytes, int]] = []
+        for value in deletion.values("e"):
+            if nostr.is_hex(value, 64):
+                target = bytes.fromhex(value)
+                targets.append((target, author, nostr.TIMESTAMP_MAX))
+                positions += [
+                    row[0]
+                    for row in self._writer._all(
+                        f"SELECT o.position FROM {operations_by_id(1)} AND o.kind NOT IN (?2, ?3) AND o.state = 0 AND "
+                        "(o.author = ?4 OR (SELECT r.recipient FROM revisions r WHERE r.position = o.position) = ?5)",
+                        (target, nostr.DELETION, nostr.VANISH, author, deletion.pubkey),
+                    )
+                ]
+        for value in deletion.values("a"):
+            kind, _, rest = value.partition(":")
+            pubkey, _, coordinate = rest.partition(":")
+            if pubkey == deletion.pubkey and kind.isascii() and kind.isdecimal() and len(kind) <= 5:
+                target = document_key(Family.PLAIN, pubkey, int(kind), coordinate)
+                targets.append((target, author, deletion.created_at))
+                positions += [
+                    row[0]
+                    for row in self._writer._all(
+                        "SELECT position FROM operations INDEXED BY head_by_document "
+                        "WHERE head = 1 AND document = ? AND created_at <= ?",
+                        (target, deletion.created_at),
+                    )
+                ]
+        self._db.executemany(
+            "INSERT INTO deletions VALUES (?, ?, ?) "
+            "ON CONFLICT (target, author) DO UPDATE SET until = excluded.until WHERE excluded.until > deletions.until",
+            targets,
+        )
+        self._writer._anything_deleted |= bool(targets)
+        dropped = self._writer._drop(positions, State.REMOVED, DELETED.reason)
+        self._tip = self._writer._tell(dropped, self._tip)
+        if dropped:
+            self._gone(dropped)
+
+    def _write(self) -> None:
+        db = self._db
+        insert(db, "operations", _OPERATION_COLUMNS, self._rows)
+        insert(db, "payloads", 2, self._raws)
+        insert(db, "fresh_ids", 2, self._ids)
+        insert(db, "tags", 3, self._tags)
+        if self._wrapped:
+            self._revisions.write()
+        for chunk in chunks(self._demoted, 256):
+            db.execute(f"UPDATE operations SET head = 0 WHERE position IN ({marks(chunk)})", chunk)
+        if self._superseded:
+            self._writer._drop(self._superseded, State.REMOVED, "superseded")
+        for key, used in self._used.items():
+            db.execute("UPDATE access_keys SET used_bytes = used_bytes + ? WHERE key = ?", (used, key))
+        self._writer._fresh += len(self._ids) // 2
+        self._rows, self._row_of, self._raws, self._ids, self._tags = [], {}, [], [], []
+        self._demoted, self._superseded, self._used = [], [], {}

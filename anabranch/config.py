@@ -26,6 +26,9 @@ from anabranch.core.retention import DAYS_MAX, Mode, Policy, ReplayWindow
 PREFIX = "ANABRANCH_"
 NOTES_FOLDER = "ANABRANCH_NOTES"  # where `anabranch notes` keeps its replica: no setting of a node
 
+SECRET = frozenset({"admin_token", "store"})
+"""Settings that nothing shows."""
+
 Positive = Annotated[int, Meta(ge=1)]
 Natural = Annotated[int, Meta(ge=0)]
 Kind = Annotated[int, Meta(ge=0, le=65_535)]
@@ -110,6 +113,10 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     host: doc(str, "address to listen on") = "127.0.0.1"
     port: doc(Port, "port to listen on; 0 takes a free one") = 7447
     data: doc(str, "folder of the store") = "./data"
+    store: doc(
+        str,
+        "where the log is kept: empty: SQLite in `data`; or postgresql://USER:PASSWORD@HOST/DATABASE",
+    ) = ""
     name: doc(str, "the relay's name in NIP-11") = "Anabranch"
     description: doc(str, "the relay's description in NIP-11") = "A relay with changes feeds and reconciliation."
     contact: doc(str | None, "the operator's address in NIP-11") = None
@@ -321,7 +328,8 @@ def _from_text(setting: Setting, text: str) -> Any:
             return None
         return msgspec.convert(text, setting.type, strict=False)
     except (ValueError, msgspec.ValidationError) as error:
-        raise ConfigError(f"{setting.variable}={text!r}: {_explain(str(error))}") from None
+        said = "" if setting.key in SECRET else f"={text!r}"
+        raise ConfigError(f"{setting.variable}{said}: {_explain(str(error))}") from None
 
 
 def _explain(error: str) -> str:
@@ -330,6 +338,8 @@ def _explain(error: str) -> str:
 
 
 def _check(settings: Settings) -> None:
+    if settings.store and not settings.store.startswith(("postgresql://", "postgres://")):
+        raise ConfigError("store is no address: write postgresql://USER:PASSWORD@HOST/DATABASE, or leave it empty")
     named: dict[int, str] = {}
     for standing in ("snapshot", "companion", "pass_through"):
         for kind in getattr(settings, f"{standing}_kinds"):

@@ -33,7 +33,7 @@ from websockets.sync.client import ClientConnection, connect
 from anabranch.core import clock as clocks
 from anabranch.core.nostr import Event, Keys, serialise
 from anabranch.core.snapshots import NOTE
-from anabranch.store.sqlite import read_holder
+from anabranch.store.held import read_holder
 
 PATIENCE = 15.0  # seconds for an answer
 START_PATIENCE = 30.0

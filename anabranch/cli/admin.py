@@ -11,7 +11,7 @@ import msgspec
 
 from anabranch.cli.shell import Exit, Failure
 from anabranch.config import Settings
-from anabranch.store.sqlite import read_holder
+from anabranch.store.held import is_held, read_holder
 
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
@@ -28,6 +28,10 @@ class Admin:
     def of_holder(cls, settings: Settings) -> Admin:
         """The node that holds the store of these settings. `Failure` (4) when it cannot be asked."""
         folder = Path(settings.data)
+        if not is_held(folder):  # then it is known by another folder: a node that writes to the same database
+            raise Failure(
+                "the store is in use by a process with another folder; give that folder with --data", Exit.IN_USE
+            )
         holder = read_holder(folder)
         if not holder.url:
             raise Failure(f"{folder} is in use by process {holder.pid}; try again when it is done", Exit.IN_USE)

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from anabranch.cli.shell import Exit, Failure, Shell, options, rows, size
+from anabranch.config import Settings
 from anabranch.store import backup as copies
 from anabranch.store.contract import StoreBusy
 from anabranch.store.sqlite import SqliteStore
@@ -20,6 +21,7 @@ from anabranch.store.sqlite import SqliteStore
 def backup(shell: Shell, file: Path, force: bool) -> None:
     """Copy the store of this moment into FILE, also while a node runs on it."""
     settings = shell.settings()
+    _refuse_server(settings, "pg_dump --format=custom --file=FILE makes a backup of it, while the node runs")
     store = SqliteStore.inspect(Path(settings.data))
     if file.exists() and not force:
         raise Failure(f"{file} is there already; --force replaces it")
@@ -43,6 +45,7 @@ def restore(shell: Shell, file: Path, force: bool) -> None:
     file is checked for damage first; `anabranch verify` checks all the rest.
     """
     settings = shell.settings()
+    _refuse_server(settings, "stop the node, let pg_restore put the backup in place, and start it: a new epoch opens")
     folder = Path(settings.data)
     try:
         log = copies.restore(file, folder, replace=force)
@@ -53,3 +56,8 @@ def restore(shell: Shell, file: Path, force: bool) -> None:
         answer,
         rows([("store", str(folder)), ("stream", log.stream), ("epoch", f"{log.epoch} (new)"), ("tip", str(log.tip))]),
     )
+
+
+def _refuse_server(settings: Settings, instead: str) -> None:
+    if settings.store:
+        raise Failure(f"the log is kept in PostgreSQL, which has its own tools: {instead}")

@@ -19,8 +19,8 @@ from anabranch.core.retention import Mode, Policy
 from anabranch.node import now
 from anabranch.store import compaction
 from anabranch.store.contract import StoreBusy
+from anabranch.store.opening import AnyStore, inspect_store, open_store
 from anabranch.store.runtime import RETENTION, policy_in_force
-from anabranch.store.sqlite import DATABASE, SqliteStore
 
 PAGES_A_STEP = 2_000
 ASK_SECONDS_MAX = 3_600
@@ -40,7 +40,7 @@ def compact(shell: Shell, dry_run: bool, mode: str | None, recent_count: int | N
     """
     settings = shell.settings()
     folder = Path(settings.data)
-    inspected = SqliteStore.inspect(folder)  # before anything else: this command makes no store
+    inspected = inspect_store(folder, settings.store)  # before anything else: this command makes no store
     overrides = {
         name: value
         for name, value in (("mode", mode), ("recent_count", recent_count), ("payload_days", payload_days))
@@ -50,7 +50,7 @@ def compact(shell: Shell, dry_run: bool, mode: str | None, recent_count: int | N
         answer = _dry_run(inspected, settings, overrides)
     else:
         try:
-            store = SqliteStore.open(folder, settings.durability.upper())
+            store = open_store(folder, settings.store, settings.durability)
         except StoreBusy:
             if overrides:
                 raise Failure(
@@ -74,17 +74,17 @@ def _policy(settings: Settings, stored: bytes | None, overrides: dict[str, Any])
     return policy
 
 
-def _dry_run(store: SqliteStore, settings: Settings, overrides: dict[str, Any]) -> dict[str, Any]:
+def _dry_run(store: AnyStore, settings: Settings, overrides: dict[str, Any]) -> dict[str, Any]:
     with store.reader() as reader:
         policy = _policy(settings, reader.setting(RETENTION), overrides)
-        report = compaction.Report(floor=reader.log().floor)
+        report, before = compaction.Report(floor=reader.log().floor), reader.file_bytes()
         for step in compaction.steps(reader, policy, settings.retention.window(), now.seconds()):
             compaction.add_up(step, report)
-    return _answer(report, policy, dry_run=True, before=_file_bytes(store.folder), after=None)
+    return _answer(report, policy, dry_run=True, before=before, after=None)
 
 
-def _compact(shell: Shell, store: SqliteStore, settings: Settings, overrides: dict[str, Any]) -> dict[str, Any]:
-    before = _file_bytes(store.folder)
+def _compact(shell: Shell, store: AnyStore, settings: Settings, overrides: dict[str, Any]) -> dict[str, Any]:
+    before = _file_bytes(store)
     try:
         with store.reader() as reader, shell.progress("Compacting") as show:
             policy = _policy(settings, reader.setting(RETENTION), overrides)
@@ -98,7 +98,7 @@ def _compact(shell: Shell, store: SqliteStore, settings: Settings, overrides: di
                 break
     finally:
         store.close()
-    return _answer(report, policy, dry_run=False, before=before, after=_file_bytes(store.folder))
+    return _answer(report, policy, dry_run=False, before=before, after=_file_bytes(store))
 
 
 def _ask(settings: Settings) -> dict[str, Any]:
@@ -107,7 +107,7 @@ def _ask(settings: Settings) -> dict[str, Any]:
     report = msgspec.convert(
         {name: reply[name] for name in compaction.Report.__struct_fields__ if name in reply}, compaction.Report
     )
-    with SqliteStore.inspect(Path(settings.data)).reader() as reader:
+    with inspect_store(Path(settings.data), settings.store).reader() as reader:
         policy = _policy(settings, reader.setting(RETENTION), {})
     before, after = reply.get("file_bytes_before"), reply.get("file_bytes_after")
     return _answer(report, policy, dry_run=False, before=before, after=after) | {"by": admin.url}
@@ -150,6 +150,6 @@ def _payloads(answer: dict[str, Any]) -> int:
     return int(answer["compacted_snapshots"] + answer["compacted_revisions"])
 
 
-def _file_bytes(folder: Path) -> int:
-    files = (folder / (DATABASE + suffix) for suffix in ("", "-wal"))
-    return sum(file.stat().st_size for file in files if file.exists())
+def _file_bytes(store: AnyStore) -> int:
+    with store.reader() as reader:
+        return int(reader.file_bytes())

@@ -19,8 +19,8 @@ from anabranch.cli.units import PublicKeys, Size, Span, date
 from anabranch.config import Settings
 from anabranch.node import now
 from anabranch.store.contract import AccessKey, StoreBusy
+from anabranch.store.opening import AnyStore, inspect_store, open_store
 from anabranch.store.runtime import new_access_key
-from anabranch.store.sqlite import SqliteStore
 
 SHOWN = 9  # characters of a key that a list shows: enough to tell keys apart, too few to use one
 
@@ -33,7 +33,7 @@ class KeyRing(Protocol):
 
 
 class StoredKeys:
-    def __init__(self, store: SqliteStore) -> None:
+    def __init__(self, store: AnyStore) -> None:
         self._store = store
 
     def all(self) -> list[AccessKey]:
@@ -80,9 +80,9 @@ def _access_key(answer: Any) -> AccessKey:
 def _key_ring(settings: Settings, make_store: bool = False) -> Iterator[KeyRing]:
     folder = Path(settings.data)
     if not make_store:
-        SqliteStore.inspect(folder)
+        inspect_store(folder, settings.store)
     try:
-        store = SqliteStore.open(folder, settings.durability.upper())
+        store = open_store(folder, settings.store, settings.durability)
     except StoreBusy:
         yield ServedKeys(Admin.of_holder(settings))
         return

@@ -12,14 +12,15 @@ from anabranch.cli.shell import Failure, Shell, options
 @click.command()
 @click.option("--host", help="Address to listen on. [default: 127.0.0.1]")
 @click.option("--port", type=click.IntRange(0, 65_535), help="Port to listen on; 0 takes a free one. [default: 7447]")
+@click.option("--store", metavar="URL", help="Keep the log in PostgreSQL: postgresql://… [default: SQLite in --data]")
 @click.option("--private/--public", default=None, help="Only authenticated authors read and write, each their own.")
 @options(json=False)
-def serve(shell: Shell, host: str | None, port: int | None, private: bool | None) -> None:
+def serve(shell: Shell, host: str | None, port: int | None, store: str | None, private: bool | None) -> None:
     """Start a node and serve until SIGTERM or Ctrl-C.
 
     It is ready when GET /readyz answers 200. SIGTERM finishes what is under way and exits 0.
     """
-    settings = shell.settings(host=host, port=port, private=private)
+    settings = shell.settings(host=host, port=port, store=store, private=private)
     from anabranch.node.main import serve as serve_node
 
     sys.exit(serve_node(settings))

@@ -15,7 +15,6 @@ from anabranch import config
 from anabranch.cli.shell import Exit, Shell, options
 from anabranch.config import RetentionSettings, Setting, Settings
 
-SECRET = frozenset({"admin_token"})
 MASK = "********"
 TOKEN_CHARACTERS_MIN = 16
 
@@ -60,7 +59,7 @@ def _shown(setting: Setting, settings: Settings, shell: Shell) -> dict[str, Any]
         source = "environment"
     if setting.key == "data" and shell.data is not None:
         source = "flag"
-    hidden = setting.key in SECRET and value is not None
+    hidden = setting.key in config.SECRET and bool(value)
     return {
         "key": setting.key,
         "variable": setting.variable,

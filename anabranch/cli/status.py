@@ -10,9 +10,9 @@ import msgspec
 
 from anabranch.cli.shell import Shell, options, rows, seconds, size
 from anabranch.core.retention import Policy, ReplayWindow
-from anabranch.store.backup import is_held
+from anabranch.store.held import is_held, read_holder
+from anabranch.store.opening import inspect_store
 from anabranch.store.runtime import RETENTION, policy_in_force, runtime_retention
-from anabranch.store.sqlite import SqliteStore, read_holder
 
 
 @click.command()
@@ -21,7 +21,8 @@ def status(shell: Shell) -> None:
     """Say what is in the store, also while a node runs on it."""
     settings = shell.settings()
     folder = Path(settings.data)
-    with SqliteStore.inspect(folder).reader() as reader:
+    store = inspect_store(folder, settings.store)
+    with store.reader() as reader:
         log, statistics, stored = reader.log(), reader.statistics(), reader.setting(RETENTION)
     policy, interval = policy_in_force(settings.retention.policy(), settings.retention.interval_seconds, stored)
     window = settings.retention.window()
@@ -29,6 +30,7 @@ def status(shell: Shell) -> None:
     at_run_time = runtime_retention(stored)
     answer: dict[str, Any] = {
         "data": str(folder),
+        "store": store.place,
         "stream": log.stream,
         "epoch": log.epoch,
         "floor": log.floor,
@@ -46,15 +48,13 @@ def status(shell: Shell) -> None:
         },
         "replay_window": msgspec.to_builtins(window),
     }
-    who = "nobody"
-    if held:
-        who = f"the node at {holder.url} (process {holder.pid})" if holder.url else f"process {holder.pid}"
+    who = holder.name if held else "nobody"
     s = statistics
     shell.result(
         answer,
         rows(
             [
-                ("store", f"{folder}, {size(s.file_bytes)}"),
+                ("store", f"{store.place if settings.store else folder}, {size(s.file_bytes)}"),
                 ("held by", who),
                 ("stream", log.stream),
                 ("epoch", log.epoch),

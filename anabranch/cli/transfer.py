@@ -17,7 +17,7 @@ from anabranch.cli.units import Kinds, PublicKeys, Time
 from anabranch.node import now
 from anabranch.store import transfer
 from anabranch.store.contract import StoreBusy
-from anabranch.store.sqlite import SqliteStore
+from anabranch.store.opening import inspect_store, open_store
 
 
 @click.command("export")
@@ -43,7 +43,7 @@ def export_command(
     selector = transfer.Selector(kinds, authors, since, until, heads_only)
     out = sys.stdout.buffer
     written = 0
-    with SqliteStore.inspect(Path(settings.data)).reader() as reader, shell.progress("Exporting") as show:
+    with inspect_store(Path(settings.data), settings.store).reader() as reader, shell.progress("Exporting") as show:
         for line in transfer.export(reader, selector, lambda position, tip: show(position, tip, "")):
             out.write(line)
             written += 1
@@ -73,7 +73,7 @@ def import_command(shell: Shell, file: str, rejected_file: Path | None) -> None:
         stream: IO[bytes] = sys.stdin.buffer if file == "-" else stack.enter_context(open(file, "rb"))
         rejects = stack.enter_context(rejected_file.open("wb")) if rejected_file is not None else None
         try:
-            store = SqliteStore.open(Path(settings.data), settings.durability.upper())
+            store = open_store(Path(settings.data), settings.store, settings.durability)
         except StoreBusy as busy:
             raise Failure(f"{busy}; publish over the wire, or stop the node first", Exit.IN_USE) from None
         stack.callback(store.close)

@@ -10,7 +10,7 @@ import msgspec
 
 from anabranch.cli.shell import Exit, Shell, options
 from anabranch.store import integrity
-from anabranch.store.sqlite import SqliteStore
+from anabranch.store.opening import inspect_store
 
 SHOWN = 50
 
@@ -23,7 +23,7 @@ def verify(shell: Shell) -> None:
     It only reads, and runs beside a node.
     """
     settings = shell.settings()
-    with SqliteStore.inspect(Path(settings.data)).reader() as reader, shell.progress("Verifying") as show:
+    with inspect_store(Path(settings.data), settings.store).reader() as reader, shell.progress("Verifying") as show:
         log = reader.log()
         findings = integrity.verify(
             reader, lambda position, tip: show(position, tip, f"{position:,} of {tip:,}"), settings.verify_workers

@@ -30,7 +30,7 @@ from anabranch.node.replay import Replay
 from anabranch.node.retention import Retention
 from anabranch.node.writing import WriterThread
 from anabranch.store.contract import StoreBusy, StoreError
-from anabranch.store.sqlite import SqliteStore
+from anabranch.store.opening import AnyStore, open_store
 from anabranch.wire import frames, messages
 from anabranch.wire.session import KEY_LOST, Rules
 
@@ -45,7 +45,7 @@ SOCKETS_TO_REFUSE = 64
 class Node:
     """A running node. `start` makes it ready, `stop` drains it: what was taken is answered, then all is closed."""
 
-    def __init__(self, settings: Settings, store: SqliteStore) -> None:
+    def __init__(self, settings: Settings, store: AnyStore) -> None:
         self.settings = settings
         self.store = store
         self.ready = False
@@ -237,7 +237,7 @@ def serve(settings: Settings) -> int:
     """Run a node until SIGINT or SIGTERM. The exit code."""
     logs.set_up(settings.log_format, settings.log_level)
     try:
-        store = SqliteStore.open(Path(settings.data), "FULL" if settings.durability == "full" else "NORMAL")
+        store = open_store(Path(settings.data), settings.store, settings.durability)
     except StoreError as error:
         print(f"anabranch: {error}", file=sys.stderr)
         return 4 if isinstance(error, StoreBusy) else 1
@@ -252,7 +252,7 @@ def serve(settings: Settings) -> int:
     return run(_serve(settings, store))
 
 
-async def _serve(settings: Settings, store: SqliteStore) -> int:
+async def _serve(settings: Settings, store: AnyStore) -> int:
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -282,7 +282,7 @@ def _greet(node: Node) -> None:
     log_ = node.store.writer.log()
     lines = [
         f"Anabranch listens on ws://{node.address}/",
-        f"  data       {node.store.path} (stream {log_.stream[:8]}…, {log_.tip} operations so far)",
+        f"  data       {node.store.place} (stream {log_.stream[:8]}…, {log_.tip} operations so far)",
         f"  about it   curl -s -H 'Accept: application/nostr+json' {node.http_url}/",
         f"  health     {node.http_url}/readyz   metrics  {node.http_url}/metrics",
         "  try next   anabranch demo: two devices, one note, a conflict and its end (make demo)",

@@ -137,16 +137,23 @@ class PostgresConnection:
         return self._connection.pgconn.transaction_status in _OPEN
 
     def execute(self, statements: str, bindings: Sequence[Any] = (), /) -> psycopg.Cursor[Any]:
-        if self._connection.closed and self._again:
-            self._connection = self._connect()
         if self.give_up is not None and next(self._numbers) % _ASK_EVERY == _ASK_EVERY - 1 and self.give_up():
             raise TooSlow("the query took too long")
-        self._connection.give_up = self.give_up
-        cursor = self._connection.cursor(binary=True)
+        between = not self.in_transaction
         try:
-            return cursor.execute(translated(statements), bindings)
+            return self._execute(statements, bindings)
+        except psycopg.Error as error:
+            if not (self._again and between and self._connection.closed):
+                raise self._as_store_error(error) from error
+        self._connection = self._connect()  # the server was away, and nothing was begun
+        try:
+            return self._execute(statements, bindings)
         except psycopg.Error as error:
             raise self._as_store_error(error) from error
+
+    def _execute(self, statements: str, bindings: Sequence[Any]) -> psycopg.Cursor[Any]:
+        self._connection.give_up = self.give_up
+        return self._connection.cursor(binary=True).execute(translated(statements), bindings)
 
     def executemany(self, statements: str, sequenceofbindings: Sequence[Sequence[Any]], /) -> None:
         if not sequenceofbindings:

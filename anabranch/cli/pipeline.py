@@ -54,7 +54,7 @@ def spark_options(command: Callable[..., None]) -> Callable[..., None]:
     multiple=True,
     required=True,
     metavar="SOURCE",
-    help="A node's folder, a JSONL file or a folder of them, or ws://host:port; may be given again.",
+    help="A node's folder, a JSONL file or a folder of them, ws://host:port, or postgresql://…; may be given again.",
 )
 @click.option("--lake", "folder", required=True, metavar="DIR", help="Folder of the tables; made when it is not there.")
 @click.option("--gaps", type=click.Choice(["error", "bootstrap"]), default="error", help="What to do about a gap.")

@@ -1,11 +1,11 @@
-"""The log of a node on this machine, read from its store while the node runs.
+"""The log of a node, read from its store while the node runs: a folder of this machine, or a PostgreSQL database.
 
-Everything the store knows is there: the signed lines of what is retained, the facts of what is not.
+Everything the store knows is there: the signed lines of what is retained, the facts of what is not. It is only read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,7 +13,8 @@ import pyarrow as pa
 from anabranch.pipeline.feed import Advance, FeedError, Mark, Rows, Span, advance_log, positions
 from anabranch.store.contract import StoreError
 from anabranch.store.log_pages import facts_between, told
-from anabranch.store.sqlite import DATABASE, SqliteStore
+from anabranch.store.opening import AnyStore, inspect_store
+from anabranch.store.sqlite import DATABASE
 
 
 def is_store(path: Path) -> bool:
@@ -21,13 +22,30 @@ def is_store(path: Path) -> bool:
 
 
 class StoreFeed:
-    def __init__(self, path: Path) -> None:
-        self._folder = path.parent if path.name == DATABASE else path
-        self.source = str(self._folder.resolve())
+    def __init__(self, source: str, inspect: Callable[[], AnyStore]) -> None:
+        self.source = source
+        self._inspect = inspect
 
-    def _store(self) -> SqliteStore:
+    @classmethod
+    def of_folder(cls, path: Path) -> StoreFeed:
+        folder = path.parent if path.name == DATABASE else path
+        return cls(str(folder.resolve()), lambda: inspect_store(folder))
+
+    @classmethod
+    def of_database(cls, url: str, password: str | None = None) -> StoreFeed:
+        """The password is that of the address, or else the one given beside it. What is told has none."""
+        from anabranch.store.postgres import PostgresStore
+        from anabranch.store.postgres_connection import Address
+
         try:
-            return SqliteStore.inspect(self._folder)
+            address = Address(url, password)
+        except StoreError as error:
+            raise FeedError(str(error)) from None
+        return cls(address.place, lambda: PostgresStore.inspect(address))
+
+    def _store(self) -> AnyStore:
+        try:
+            return self._inspect()
         except StoreError as error:
             raise FeedError(str(error)) from error
 

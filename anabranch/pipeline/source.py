@@ -20,11 +20,11 @@ from pyspark.sql.types import StructType
 from anabranch.pipeline.feed import Advance, Feed, GapFound, Mark, Rows, Span, first
 from anabranch.pipeline.rows import Rules, read_lines
 from anabranch.pipeline.schema import LOG, PROVEN
-from anabranch.pipeline.sources import open_feeds
+from anabranch.pipeline.sources import PASSWORDS, open_feeds
 
 PARTS = 4
 OPTIONS = ("token", "authors", "recipients", "key", "gaps", "maxRows", "partitions", "prove")
-OWN_OPTIONS = ("path", "form", "rules", "stretches")
+OWN_OPTIONS = ("path", "form", "rules", "stretches", PASSWORDS)
 """Of which the pipeline alone makes use: lines as they are, what is taken, and which stretches are to be read."""
 
 Options = dict[str, str]
@@ -65,7 +65,9 @@ class DefaultSource(DataSource):
 def _plain(options: Mapping[str, str]) -> Options:
     given = {name: options[name] for name in (*OPTIONS, *OWN_OPTIONS) if options.get(name) is not None}
     if "path" not in given and "stretches" not in given:
-        raise ValueError("say what to read: .load(PATH) with a node's folder, a file, or ws://host:port")
+        raise ValueError(
+            "say what to read: .load(PATH) with a node's folder, a file, ws://host:port, or postgresql://…"
+        )
     if given.get("gaps", "error") not in ("error", "bootstrap"):
         raise ValueError("gaps is error or bootstrap")
     return given

@@ -24,16 +24,23 @@ from anabranch.store.sql import marks, transaction
 from anabranch.store.sql_reader import SqlReader
 from anabranch.store.sql_writer import SqlWriter
 
-_READS = """
-    SET default_transaction_isolation = 'repeatable read';
-    SET default_transaction_read_only = on;
-    SET jit = off;
-"""
-_WRITES = """
+# Every statement is written for one index that leads, and the others looked up row by row. The planner would have to
+# know as much of the data to find the same, and of a table that has just grown it knows nothing.
+_BY_INDEX = """
     SET jit = off;
     SET enable_seqscan = off;
+    SET enable_bitmapscan = off;
     SET enable_hashjoin = off;
     SET enable_mergejoin = off;
+    SET join_collapse_limit = 1;
+"""
+_READS = f"""
+    SET default_transaction_isolation = 'repeatable read';
+    SET default_transaction_read_only = on;
+    {_BY_INDEX}
+"""
+_WRITES = f"""
+    {_BY_INDEX}
     SET tcp_keepalives_idle = 30;
     SET tcp_keepalives_interval = 10;
     SET tcp_keepalives_count = 3;
@@ -204,9 +211,9 @@ class PostgresStore(HeldStore[PostgresWriter, PostgresReader]):
         return store
 
     @classmethod
-    def inspect(cls, url: str, folder: Path = Path()) -> PostgresStore:
+    def inspect(cls, url: str | Address, folder: Path = Path()) -> PostgresStore:
         """Open for reading only, also beside a running node."""
-        store = cls(Address(url), folder, None, None)
+        store = cls(Address(url) if isinstance(url, str) else url, folder, None, None)
         with store.reader() as reader:
             reader.check_schema()
         return store

@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import lru_cache
 from itertools import count
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import psycopg
 from psycopg import pq
@@ -30,29 +30,26 @@ _TEXT = 25  # the type's number
 
 
 class Address:
-    """Where a database is. Nothing of it that is shown has the password in it."""
+    """Where a database is. `place` is all of it but the passwords: it can be shown, and opened again with them."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, password: str | None = None) -> None:
         try:
-            self._given = conninfo_to_dict(url)
+            given = {name: str(value) for name, value in conninfo_to_dict(url).items() if value is not None}
         except psycopg.Error:  # its words would quote the address
             raise StoreError(
                 "the store's address cannot be read; it is postgresql://USER:PASSWORD@HOST:PORT/DATABASE, with every "
                 "special character of the password written as %XX"
             ) from None
+        self.password = given.pop("password", password)
+        self._secrets = [secret for secret in (self.password, given.pop("sslpassword", None)) if secret]
+        self._connect_timeout = given.get("connect_timeout", str(CONNECT_SECONDS))
         self.url = url
-        self.place = self._place()
-
-    def _place(self) -> str:
-        host, port = str(self._given.get("host") or ""), self._given.get("port")
-        user, database = self._given.get("user"), self._given.get("dbname")
-        name = (f"{quote(str(user))}@" if user else "") + ("" if host.startswith("/") else host)
-        name += f":{port}" if port else ""
-        return f"postgresql://{name}/{quote(str(database or ''))}" + (f"?host={host}" if host.startswith("/") else "")
+        self.place = _place(given)
 
     def without_password(self, text: str) -> str:
-        password = self._given.get("password")
-        return text.replace(str(password), "…") if password else text
+        for secret in self._secrets:
+            text = text.replace(secret, "…")
+        return text
 
     def connect(self, name: str) -> _Connection:
         try:
@@ -62,7 +59,8 @@ class Address:
                 cursor_factory=psycopg.RawCursor,
                 client_encoding="UTF8",
                 application_name=name,
-                connect_timeout=self._given.get("connect_timeout") or CONNECT_SECONDS,
+                connect_timeout=self._connect_timeout,
+                password=self.password,
             )
         except psycopg.Error as error:
             said = " ".join(self.without_password(str(error)).split())
@@ -75,6 +73,17 @@ class Address:
         connection.adapters.register_loader(_TEXT, _TextLoader)
         connection.adapters.register_loader(_TEXT, _BinaryTextLoader)
         return connection
+
+
+def _place(given: dict[str, str]) -> str:
+    host, user = given.pop("host", ""), given.pop("user", "")
+    port, database = given.pop("port", ""), given.pop("dbname", "")
+    more = {"host": host, **given} if host.startswith("/") else given
+    name = (f"{quote(user, safe='')}@" if user else "") + ("" if host.startswith("/") else host)
+    name += f":{port}" if port else ""
+    return f"postgresql://{name}/{quote(database, safe='')}" + (
+        f"?{urlencode(more, safe='/', quote_via=quote)}" if more else ""
+    )
 
 
 class _Connection(psycopg.Connection[Any]):
@@ -213,6 +222,10 @@ class PostgresConnection:
 
 _WORDS = re.compile(r" INDEXED BY \w+| OR ROLLBACK(?= INTO)| IMMEDIATE\b|\bIN \(\)|\bCROSS(?= JOIN)|\?\d*")
 _RECIPIENT = re.compile(r"\b([a-z])\.recipient = (\$\d+)")
+_INDEXED = {
+    "INDEXED BY operation_by_kind": ("o.kind IN", "(o.kind + 0) IN"),
+    "INDEXED BY operation_by_time": ("o.created_at", "(o.created_at + 0)"),
+}
 _OURS = {" IMMEDIATE": "", "IN ()": "IN (NULL)", "CROSS": ""}
 
 
@@ -220,6 +233,9 @@ _OURS = {" IMMEDIATE": "", "IN ()": "IN (NULL)", "CROSS": ""}
 def translated(sql: str) -> str:
     """A statement of ours as PostgreSQL takes it. A bare `?` is the variable after the highest before it."""
     highest = 0
+    for hint, (column, expression) in _INDEXED.items():
+        if hint in sql:
+            sql = sql.replace(column, expression)
 
     def word(found: re.Match[str]) -> str:
         nonlocal highest

@@ -1,7 +1,9 @@
 """The tables of the PostgreSQL store, as migrations that only ever go forward.
 
 They are those of `schema`, column by column, in PostgreSQL's types. Where SQLite's indexes end with the position
-without saying so, these say so. `home` tells where the log was written last, so that a copy of it is known as one.
+without saying so, these say so. What would tempt the planner to walk through everything is indexed under an expression
+that only those statements have which are to use it (`postgres_connection.translated`). `home` tells where the log was
+written last, so that a copy of it is known as one.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ MIGRATIONS = [
         tip bigint NOT NULL,
         bytes bigint NOT NULL
     );
-    CREATE TABLE home (place text NOT NULL);
+    CREATE TABLE home (
+        place text NOT NULL
+    );
 
     CREATE TABLE operations (
         position bigint PRIMARY KEY,
@@ -47,8 +51,8 @@ MIGRATIONS = [
         access_key text COLLATE "C"
     );
     CREATE INDEX operation_by_author ON operations (author, created_at) WHERE state = 0;
-    CREATE INDEX operation_by_kind ON operations (kind, created_at) WHERE state = 0;
-    CREATE INDEX operation_by_time ON operations (created_at) WHERE state = 0;
+    CREATE INDEX operation_by_kind ON operations ((kind + 0), created_at) WHERE state = 0;
+    CREATE INDEX operation_by_time ON operations ((created_at + 0)) WHERE state = 0;
     CREATE INDEX operation_expiring ON operations (expires_at) WHERE state = 0 AND expires_at IS NOT NULL;
     CREATE INDEX feed ON operations (author, position) WHERE family = 1;
     CREATE INDEX history ON operations (document, state) WHERE family = 1 AND head = 0;

@@ -81,7 +81,7 @@ class Select:
         return choices[0] if choices else ("time", [0])
 
     def _probe(self, lead: str, keys: list[Any]) -> int:
-        source = "tags WHERE tag = ?" if lead[0] == "#" else f"operations WHERE state = 0 AND {lead} = ?"
+        source = "tags WHERE tag IN (?)" if lead[0] == "#" else _INDEXES[lead]
         counted = 0
         for key in keys:
             counted += self._rows(f"SELECT count(*) FROM (SELECT 1 FROM {source} LIMIT {_PROBE}) AS found", (key,))[0][
@@ -93,6 +93,10 @@ class Select:
 
 
 _END = 2**62
+_INDEXES = {
+    name: f"operations o INDEXED BY operation_by_{name} WHERE o.state = 0 AND o.{name} IN (?)"
+    for name in ("author", "kind")
+}
 _SYNCED = f"o.family = 2 OR o.kind BETWEEN {SYNC_RANGE.start} AND {SYNC_RANGE.stop - 1}"
 
 
@@ -151,6 +155,9 @@ def matching_sql(filter: Filter, now: int, first: int = 1) -> tuple[str, list[An
         name, values = min(filter.tags, key=lambda tag: len(tag[1]))
         lead, keys = f"#{name}", [tag_key(name, value) for value in values]
         source = f"operations o WHERE o.position IN (SELECT x.position FROM tags x WHERE x.tag IN ({marks(keys)}))"
+    elif filter.kinds is not None and filter.authors is None:
+        lead, keys = "kind", list(filter.kinds)
+        source = f"operations o INDEXED BY operation_by_kind WHERE o.kind IN ({marks(keys)})"
     conditions, bindings = _conditions(filter, lead)
     return (
         f"SELECT o.position FROM {source} AND o.state = 0 AND (o.expires_at IS NULL OR o.expires_at > ?) "

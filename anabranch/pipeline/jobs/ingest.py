@@ -26,7 +26,7 @@ from anabranch.pipeline.ledger import WORK, Ledger, Planned, as_json
 from anabranch.pipeline.rows import Rules, read_lines
 from anabranch.pipeline.schema import FAMILIES, MIXED, PROVEN, Outcome
 from anabranch.pipeline.source import Stretch
-from anabranch.pipeline.sources import open_feeds
+from anabranch.pipeline.sources import open_feeds, without_passwords
 
 BATCH_ROWS = 1_000_000
 BUCKETS_ABOVE = 50_000
@@ -60,6 +60,7 @@ def ingest(
 ) -> Summary:
     """Bring all that is new in the sources into the lake. Raises `GapFound`, `FeedError`, `LakeBusy`."""
     rules, options = rules or Rules(), {name: value for name, value in (options or {}).items() if value}
+    sources, options = without_passwords(sources, options)
     with lake.lock(wait):
         for name in ("operations", "facts", "rejected", "sightings"):
             lake.table(name).sweep()

@@ -90,9 +90,9 @@ def test_a_feed_of_a_database_cannot_change_it(store: PostgresStore, url: str):
 
 
 def test_ingest_goes_on_where_it_was_and_writes_no_password_down(
-    spark: SparkSession, new_lake: Callable[[], Lake], store: PostgresStore, url: str
+    spark: SparkSession, tmp_path: Path, store: PostgresStore, url: str
 ):
-    lake = new_lake()
+    lake = Lake(tmp_path / "lake", spark, create=True)
     events = [snapshot(AUTHORS[0], "A", {"laptop": n}, START + n) for n in range(1, 6)]
     fill(store, [serialise(event) for event in events[:3]])
     assert ingest(lake, [url]).operations == 3
@@ -100,7 +100,7 @@ def test_ingest_goes_on_where_it_was_and_writes_no_password_down(
     assert ingest(lake, [url], batch_rows=1).operations == 2
     assert ingest(lake, [url]).operations == 0
     assert {row[0] for row in lake.table("sightings").read(spark).select("source").collect()} == {store.place}
-    for file in lake.folder.rglob("*"):
+    for file in (tmp_path / "lake").rglob("*"):
         assert file.is_dir() or b"not-shown" not in file.read_bytes(), file
 
 

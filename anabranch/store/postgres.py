@@ -116,17 +116,18 @@ class PostgresWriter(SqlWriter):
         super().__init__(db)
         self._known = self.log()
 
-    @property
-    def lost(self) -> bool:
-        return self._postgres.lost
+    def _remember(self) -> None:
+        if not self._postgres.lost:  # or else when it is back
+            super()._remember()
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        if self._postgres.lost or self._outrun:
+        if self._postgres.lost and not self._outrun:
             self._come_back(0)
-            if self.log() != self._known:
-                self._outrun = True
-                raise StoreError(_OUTRUN)
+            self._outrun = self.log() != self._known
+        if self._outrun:
+            self._postgres.close()  # and with it goes the lock
+            raise StoreError(_OUTRUN)
         number = None
         try:
             with transaction(self._db):
@@ -152,8 +153,6 @@ class PostgresWriter(SqlWriter):
 
     def _come_back(self, seconds: float) -> None:
         """Connect and take the lock again, trying for so long."""
-        if self._outrun and not seconds:
-            raise StoreError(_OUTRUN)
         for left in range(int(seconds / LOOK_EVERY), -1, -1):
             try:
                 self._postgres.reconnect()
@@ -203,7 +202,7 @@ class PostgresStore(HeldStore[PostgresWriter, PostgresReader]):
             postgres_schema.migrate(db)
             store = cls(address, folder, lock, db)
             store._notice_move()
-        except StoreError:
+        except BaseException:
             if db is not None:
                 db.close()
             os.close(lock)

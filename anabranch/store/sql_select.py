@@ -147,7 +147,8 @@ def _conditions(filter: Filter, lead: str) -> tuple[list[str], list[Any]]:
 
 def matching_sql(filter: Filter, now: int, first: int = 1) -> tuple[str, list[Any]]:
     """A statement that gives the positions of all that a filter matches, each once; its variables are ?first and on."""
-    lead, keys, source = "", [], "operations o WHERE 1 = 1"
+    lead, source = "", "operations o WHERE 1 = 1"
+    keys: list[Any] = []
     if filter.ids is not None:
         lead, keys = "id", [bytes.fromhex(id) for id in filter.ids]
         source = operations_by_id(len(keys), first)

@@ -46,8 +46,7 @@ def open_feeds(source: str, options: Mapping[str, str] | None = None, limits: Li
         return [StoreFeed.of_database(source, _passwords(options).get(source))]
     if scheme not in ("", "file"):
         raise FeedError(
-            f"{scheme}: of a source is unknown; it is a folder, a file, or an address: ws://host:port of a node, "
-            "postgresql://… of its database"
+            f"{scheme}://… is no folder, no file and no address of a node (ws://host:port) or its database (postgresql://…)"
         )
     path = Path(unquote(urlsplit(source).path) if scheme == "file" else source)
     if is_store(path):

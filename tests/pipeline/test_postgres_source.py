@@ -132,7 +132,7 @@ def test_what_is_no_database_is_said_without_its_password(url: str):
         url: "no store in postgresql://",
         "postgresql://ann:hunter2@127.0.0.1:1/x": "cannot reach postgresql://ann@127.0.0.1:1/x",
         "postgresql://ann:hunter2%@127.0.0.1/x": "address cannot be read",
-        "mysql://ann:hunter2@127.0.0.1/x": "mysql: of a source is unknown",
+        "mysql://ann:hunter2@127.0.0.1/x": "mysql://… is no folder, no file and no address",
     }.items():
         with pytest.raises(FeedError, match=words) as refused:
             open_feeds(address)[0].mark()

@@ -25,6 +25,7 @@ from anabranch.core.retention import DAYS_MAX, Mode, Policy, ReplayWindow
 
 PREFIX = "ANABRANCH_"
 NOTES_FOLDER = "ANABRANCH_NOTES"  # where `anabranch notes` keeps its replica: no setting of a node
+READER_KEY, READER_ACCESS_KEY = "ANABRANCH_KEY", "ANABRANCH_ACCESS_KEY"  # as whom the pipeline reads: none either
 
 SECRET = frozenset({"admin_token", "store"})
 """Settings that nothing shows."""
@@ -223,7 +224,7 @@ def load(
         values = _read(file)
     table = {setting.variable: setting for setting in settings_table()}
     for variable, text in sorted((os.environ if environment is None else environment).items()):
-        if not variable.startswith(PREFIX) or variable == NOTES_FOLDER:
+        if not variable.startswith(PREFIX) or variable in (NOTES_FOLDER, READER_KEY, READER_ACCESS_KEY):
             continue
         if variable not in table:
             raise ConfigError(f"unknown variable {variable}{_nearest(variable, table)}")

@@ -22,12 +22,18 @@ BENCHMARKS = (
     "reconcile",
     "kept",
     "pipeline",
+    "audit",
 )
+
+LONG = ("pipeline_10m",)
+"""Those that take an hour: only when they are named."""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"which to run: {', '.join(BENCHMARKS)} (all)")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"which to run: {', '.join(BENCHMARKS)} (all); {', '.join(LONG)}"
+    )
     parser.add_argument("--rounds", type=int, default=3, help="interleaved rounds; medians need at least 3 (3)")
     parser.add_argument(
         "--peer", action="append", default=[], metavar="NAME=URL", help="a relay that is already running"
@@ -38,8 +44,8 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="exit with 1 when a promise is not met")
     parser.add_argument("--operations", type=int, help="length of the replayed log (200000)")
     arguments = parser.parse_args()
-    if unknown := [name for name in arguments.names if name not in BENCHMARKS]:
-        parser.error(f"no benchmark {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}")
+    if unknown := [name for name in arguments.names if name not in BENCHMARKS + LONG]:
+        parser.error(f"no benchmark {', '.join(unknown)}; there are {', '.join(BENCHMARKS + LONG)}")
     if wrong := [peer for peer in arguments.peer if "=ws://" not in peer]:
         parser.error(f"--peer takes NAME=ws://HOST:PORT, not {', '.join(wrong)}")
     relays = known(arguments.peer)

@@ -27,11 +27,12 @@ from anabranch.core import revisions, snapshots
 from anabranch.pipeline.feed_store import StoreFeed
 from anabranch.pipeline.generate import Plan, generate
 from anabranch.pipeline.jobs import heads
-from anabranch.pipeline.jobs.ingest import ingest, read
+from anabranch.pipeline.jobs.ingest import WRITTEN, ingest, stage
 from anabranch.pipeline.lake import Lake
-from anabranch.pipeline.rows import Rules, read_lines
+from anabranch.pipeline.rows import Rules
 from anabranch.pipeline.session import session
 from anabranch.pipeline.source import Stretch
+from anabranch.pipeline.staging import Stager
 from bench.load import LoadError
 from bench.peers import say, store
 from bench.report import Report, Round, Setting
@@ -43,7 +44,7 @@ PYTHON_RATIO_MAX = 1 / 1.5
 PROOF_RATIO_MIN = 1.7
 INGEST_MIN = 15_000
 INCREMENT_SHARE_MAX = 0.15
-ONE_PROCESS_ROWS = 20_000
+ONE_PROCESS_ROWS = 62_500
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ def run(setting: Setting) -> Report:
         }
         try:
             _store(folder / "data", history)
-            _warm(spark, folder)
+            warm(spark, folder)
             for number in range(setting.rounds):
                 say(f"pipeline: round {number + 1} of {setting.rounds}")
                 _round(report, spark, folder, more, cores)
@@ -120,7 +121,7 @@ def _store(folder: Path, history: Path) -> None:
     opened.close()
 
 
-def _warm(spark: SparkSession, folder: Path) -> None:
+def warm(spark: SparkSession, folder: Path) -> None:
     """The same on a little, so that what is measured is the work and not the compiler."""
     file = folder / "warm.jsonl"
     generate(Plan(20_000, 2_000, 99), file)
@@ -141,7 +142,7 @@ def _round(report: Report, spark: SparkSession, folder: Path, more: Path, cores:
     python_seconds, plain = _timed(lambda: _plain(files))
     if not duck == plain == found.heads:
         raise LoadError(f"different heads: {found.heads} on Spark, {duck} by DuckDB, {plain} by the plain rule")
-    proofs, alone = _proofs_on_all_cores(spark, folder / "data"), _proofs_in_one_process(folder / "data")
+    proofs, alone = _proofs(spark, folder, None), _proofs(spark, folder, ONE_PROCESS_ROWS)
     increment_seconds, _ = _timed(lambda: (ingest(lake, [str(more)]), heads.update(lake)))
     measured: Round = {
         "heads_seconds": heads_seconds,
@@ -171,11 +172,12 @@ _COLUMNS = (
 )
 _HEADS = f"""
 CREATE TEMP TABLE found AS
-WITH v AS (SELECT {_COLUMNS} FROM read_parquet($files) WHERE family = 'snapshot'),
+WITH a AS MATERIALIZED (SELECT {_COLUMNS}, parents FROM read_parquet($files) WHERE family <> 'plain'),
+v AS (SELECT * FROM a WHERE family = 'snapshot'),
+r AS (SELECT * FROM a WHERE family = 'revision'),
 top AS (SELECT document, max_by(clock, clock_sum) AS clock, max(clock_sum) AS clock_sum FROM v GROUP BY document),
 rest AS MATERIALIZED (
   SELECT v.* FROM v JOIN top USING (document) WHERE v.clock_sum = top.clock_sum OR NOT covers(top.clock, v.clock)),
-r AS (SELECT {_COLUMNS}, parents FROM read_parquet($files) WHERE family = 'revision'),
 named AS (SELECT DISTINCT document, unnest(parents) AS revision FROM r)
 SELECT {_COLUMNS} FROM rest a WHERE NOT EXISTS (
   SELECT 1 FROM rest b
@@ -218,21 +220,15 @@ def _plain(files: list[str]) -> int:
 # --- proofs -----------------------------------------------------------------------------------------------------------
 
 
-def _proofs_on_all_cores(spark: SparkSession, data: Path) -> float:
-    feed = StoreFeed(data)
-    end = feed.advance(None).end
-    stretch = Stretch(path=str(data), source=feed.source, start=None, end=end)
-    proven = read(spark, [stretch], Rules(), {}).select("id", "problem")
-    seconds, _ = _timed(lambda: proven.write.format("noop").mode("overwrite").save())
-    return end.position / seconds
-
-
-def _proofs_in_one_process(data: Path) -> float:
-    feed = StoreFeed(data)
-    end = feed.advance(None, ONE_PROCESS_ROWS).end
-    (span, *_) = feed.spans(None, end, 1)
-    seconds, count = _timed(lambda: sum(batch.num_rows for batch in read_lines(feed.read(span), Rules())))
-    return count / seconds
+def _proofs(spark: SparkSession, folder: Path, rows: int | None) -> float:
+    """Lines read, proven and written as files, a second: on all cores, or, of so many rows, by this process alone."""
+    feed = StoreFeed.of_folder(folder / "data")
+    stretch = Stretch(path=str(folder / "data"), source=feed.source, start=None, end=feed.advance(None, rows).end)
+    root = folder / "proven"
+    stager = Stager({name: (f"{root}/{name}", f"{root}/{name}/x") for name in WRITTEN}, 0, True, {})
+    seconds, _ = _timed(lambda: stage(spark, [stretch], Rules(), {}, stager, alone=rows is not None))
+    shutil.rmtree(root)
+    return stretch.end.position / seconds
 
 
 T = TypeVar("T")

@@ -16,6 +16,8 @@ from anabranch.core.operation import Family, Operation, State, document_key
 from anabranch.core.snapshots import SYNC_RANGE
 from anabranch.store.contract import Duplicate, Outcome, Refused, Stored, Superseded
 
+DELETED = "deleted by its author"
+
 
 def slow_dominates(a: dict[str, int], b: dict[str, int]) -> bool:
     devices = set(a) | set(b)
@@ -38,9 +40,19 @@ class Record:
         return self.state is State.RETAINED and (expires_at is None or expires_at > now)
 
 
+@dataclass(frozen=True)
+class Told:
+    """A hard removal, at a position of its own."""
+
+    position: int
+    record: Record
+    reason: str
+
+
 @dataclass
 class Model:
     records: list[Record] = field(default_factory=list)
+    told: list[Told] = field(default_factory=list)
     deleted_ids: set[tuple[str, str]] = field(default_factory=set)  # (author, id)
     deleted_until: dict[bytes, int] = field(default_factory=dict)  # by document
     tip: int = 0
@@ -54,7 +66,7 @@ class Model:
         event = operation.event
         known = self.find(event.id)
         if (known is None or known.state is State.REMOVED) and self._was_deleted(operation):
-            return Refused("blocked", "deleted by its author")
+            return Refused("blocked", DELETED)
         if known is not None:
             return Duplicate(known.state)
         if operation.family is Family.PLAIN and operation.document is not None:
@@ -84,14 +96,7 @@ class Model:
         for value in deletion.values("e"):
             self.deleted_ids.add((deletion.pubkey, value))
         addresses = set(deletion.values("a"))
-        for record in self.records:
-            event, document = record.operation.event, record.operation.document
-            if event.pubkey != deletion.pubkey or event.kind == nostr.DELETION or record.state is not State.RETAINED:
-                continue
-            address = f"{event.kind}:{event.pubkey}:{record.operation.coordinate}"
-            by_address = record.operation.family is Family.PLAIN and document is not None and address in addresses
-            if event.id in deletion.values("e") or (by_address and event.created_at <= deletion.created_at):
-                record.state = State.REMOVED
+        self._gone([record for record in self.records if self._deletes(deletion, addresses, record)], DELETED)
         for address in addresses:
             kind, _, rest = address.partition(":")
             author, _, coordinate = rest.partition(":")
@@ -100,21 +105,36 @@ class Model:
                 until = self.deleted_until.get(document, -1)
                 self.deleted_until[document] = max(until, deletion.created_at)
 
-    def expire(self, now: int) -> int:
-        gone = [r for r in self.records if r.state is State.RETAINED and not r.alive(now)]
+    def _deletes(self, deletion: nostr.Event, addresses: set[str], record: Record) -> bool:
+        event, operation = record.operation.event, record.operation
+        if event.kind in (nostr.DELETION, nostr.VANISH) or deletion.pubkey not in self._may_delete(operation):
+            return False
+        address = f"{event.kind}:{event.pubkey}:{operation.coordinate}"
+        addressed = operation.family is Family.PLAIN and operation.document is not None and address in addresses
+        return event.id in deletion.values("e") or (addressed and event.created_at <= deletion.created_at)
+
+    def _may_delete(self, operation: Operation) -> set[str]:
+        return {operation.event.pubkey}
+
+    def _gone(self, records: Iterable[Record], reason: str) -> int:
+        """Removed for good, each at a position of its own."""
+        gone = [record for record in records if record.state is State.RETAINED]
         for record in gone:
             record.state = State.REMOVED
+            self.tip += 1
+            self.told.append(Told(self.tip, record, reason))
         return len(gone)
+
+    def expire(self, now: int) -> int:
+        return self._gone([r for r in self.records if not r.alive(now)], "expired")
 
     def remove(self, ids: Iterable[str]) -> int:
         wanted = set(ids)
-        gone = [r for r in self.records if r.state is State.RETAINED and r.id in wanted]
-        for record in gone:
-            record.state = State.REMOVED
-        return len(gone)
+        return self._gone([r for r in self.records if r.id in wanted], "removed by the relay's operator")
 
     def forget(self, document: bytes) -> None:
         self.records = [record for record in self.records if record.operation.document != document]
+        self.told = [told for told in self.told if told.record.operation.document != document]
 
     # --- reading -------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""The oracle of the revision family: `Model`, and beside it revisions, their hard removals and who has vanished.
+"""The oracle of the revision family: `Model`, and beside it revisions and who has vanished.
 
 As in `Model` every answer is computed from the whole list: a head is what no stored revision of its document names,
 and what was removed is not stored.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from model import Model, Record, carries
+from model import DELETED, Model, Record, carries
 
 from anabranch.core import nostr
 from anabranch.core.changes import ChangesQuery, RevisionQuery
@@ -19,22 +19,11 @@ from anabranch.core.revisions import GIFT_WRAP
 from anabranch.core.snapshots import SYNC_RANGE
 from anabranch.store.contract import Duplicate, Outcome, Refused, Stored
 
-DELETED = "deleted by its author"
 VANISHED = "whom it belongs to has asked to vanish"
-
-
-@dataclass(frozen=True)
-class Told:
-    """A hard removal, at a position of its own."""
-
-    position: int
-    record: Record
-    reason: str
 
 
 @dataclass
 class RevisionModel(Model):
-    told: list[Told] = field(default_factory=list)
     vanished: dict[str, int] = field(default_factory=dict)
 
     # --- writing -------------------------------------------------------------------------------------------------
@@ -72,22 +61,9 @@ class RevisionModel(Model):
         recipient = operation.revision.recipient if operation.revision is not None else None
         return super()._was_deleted(operation) or (recipient, operation.event.id) in self.deleted_ids
 
-    def _delete(self, deletion: nostr.Event) -> None:
-        ids = set(deletion.values("e"))
-        by_id = [
-            record
-            for record in self.records
-            if record.state is State.RETAINED
-            and record.id in ids
-            and record.operation.event.kind not in (nostr.DELETION, nostr.VANISH)
-            and deletion.pubkey in (record.operation.event.pubkey, recipient_of(record))
-        ]
-        vanishings = [r for r in self.records if r.operation.event.kind == nostr.VANISH]
-        before = [record.state for record in vanishings]
-        super()._delete(deletion)
-        for record, state in zip(vanishings, before, strict=True):
-            record.state = state
-        self._gone(by_id, DELETED)
+    def _may_delete(self, operation: Operation) -> set[str]:
+        recipient = set() if operation.revision is None else {operation.revision.recipient}
+        return super()._may_delete(operation) | recipient
 
     def _vanish(self, request: nostr.Event) -> None:
         until = max(request.created_at, self.vanished.get(request.pubkey, -1))
@@ -96,31 +72,12 @@ class RevisionModel(Model):
             [
                 record
                 for record in self.records
-                if record.state is State.RETAINED
-                and record.operation.event.kind != nostr.VANISH
+                if record.operation.event.kind != nostr.VANISH
                 and record.operation.event.created_at <= until
                 and request.pubkey in owners(record.operation.event)
             ],
             "vanished",
         )
-
-    def _gone(self, records: Iterable[Record], reason: str) -> None:
-        for record in sorted(records, key=lambda record: record.position):
-            record.state = State.REMOVED
-            if record.operation.revision is not None:
-                self.tip += 1
-                self.told.append(Told(self.tip, record, reason))
-
-    def expire(self, now: int) -> int:
-        gone = [r for r in self.records if r.state is State.RETAINED and not r.alive(now)]
-        self._gone(gone, "expired")
-        return len(gone)
-
-    def remove(self, ids: Iterable[str]) -> int:
-        wanted = set(ids)
-        gone = [r for r in self.records if r.state is State.RETAINED and r.id in wanted]
-        self._gone(gone, "removed by the relay's operator")
-        return len(gone)
 
     def compact_revisions(self, cutoff: int) -> list[Record]:
         """Every revision older than the cutoff (ms) that is no head loses its payload."""

@@ -19,8 +19,8 @@ from enum import StrEnum
 from typing import Any
 
 import msgspec
-from anabranch.client.now import REAL, World
 
+from anabranch.client.now import REAL, World
 from anabranch.client.relay_connection import (
     TIMEOUT,
     Lost,

@@ -13,10 +13,10 @@ from collections import deque
 from collections.abc import AsyncIterator
 from types import TracebackType
 
-from anabranch.client.now import REAL, World
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
 
+from anabranch.client.now import REAL, World
 from anabranch.core import nostr
 from anabranch.core.nostr import Keys
 from anabranch.wire import dialogue

@@ -93,8 +93,9 @@ class Operation(msgspec.Struct, frozen=True, gc=False):
 class Removal(msgspec.Struct, frozen=True, gc=False):
     """That an operation has lost its payload, and why.
 
-    The hard removal of a revision takes a position in the log of its own, because followers are told of it; any other
-    has None.
+    A hard removal (by deletion, by a request to vanish, by expiry, by the operator) takes a position in the log of its
+    own, so that whoever follows the log hears of it. What was compacted, replaced or forgotten has None. `recipient`
+    and `revision` are those of a revision.
     """
 
     id: str
@@ -105,6 +106,7 @@ class Removal(msgspec.Struct, frozen=True, gc=False):
     recipient: str | None = None
     coordinate: str | None = None
     revision: str | None = None
+    target: Position | None = None  # where the operation stands
 
 
 def classify(event: Event, raw: bytes, kinds: KindPolicy) -> Operation:

@@ -91,7 +91,7 @@ class DeletedDocument(msgspec.Struct, frozen=True):
 
     document: bytes
     deleted_at: int  # the latest created_at of its heads
-    last_position: Position  # the highest position of any of its operations
+    last_position: Position  # the highest position of its operations and of their removals
 
 
 def forgettable(documents: Iterable[DeletedDocument], policy: Policy) -> list[DeletedDocument]:

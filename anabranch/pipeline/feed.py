@@ -18,7 +18,8 @@ import pyarrow as pa
 from anabranch.core.token import Log, Position, gap
 from anabranch.pipeline.schema import LOG, arrow
 
-ROWS_A_SPAN = 250_000
+ROWS_A_SPAN = 62_500
+ROWS_A_SPAN_MIN = 1_000
 BATCH_ROWS = 2_000
 BATCH_BYTES = 8 << 20
 
@@ -75,7 +76,10 @@ class FeedError(Exception):
 
 
 class Advance(msgspec.Struct, frozen=True):
-    """A stretch that can be read now: after `start` (None: from the beginning), up to and with `end`."""
+    """A stretch that can be read now: after `start` (None: from the beginning), up to and with `end`.
+
+    With `missing`, nothing follows the start; of a first reading it tells what was gone before it began.
+    """
 
     start: Mark | None
     end: Mark
@@ -84,6 +88,11 @@ class Advance(msgspec.Struct, frozen=True):
     @property
     def empty(self) -> bool:
         return self.start == self.end
+
+    @property
+    def broken(self) -> bool:
+        """Whether it is a gap in what was being read, and not only before it."""
+        return self.missing is not None and self.start is not None
 
     @property
     def rows(self) -> int:
@@ -144,10 +153,10 @@ def advance_log(log: Log, start: Mark | None, rows: int | None, scope: str = "")
 
 
 def positions(start: Mark | None, end: Mark, parts: int) -> list[Span]:
-    """Ranges of positions of about the same length."""
+    """Ranges of positions of about the same length: so many, but none of them too long or too short."""
     after = start.position if start is not None else 0
     count = end.position - after
-    parts = max(1, min(max(parts, -(-count // ROWS_A_SPAN)), count))
+    parts = max(1, -(-count // ROWS_A_SPAN), min(parts, count // ROWS_A_SPAN_MIN))
     cuts = [after + count * at // parts for at in range(parts + 1)]
     return [Span(end.epoch, low, high) for low, high in itertools.pairwise(cuts) if high > low]
 
@@ -157,13 +166,18 @@ class Rows:
 
     def __init__(self, stream: str, epoch: str, source: str) -> None:
         self._place = (stream, epoch, source)
-        self._rows: list[tuple[int | None, bytes | None, bytes | None, str | None]] = []
+        self._rows: list[tuple[int | None, bytes | None, bytes | None, str | None, str | None]] = []
         self._bytes = 0
 
     def add(
-        self, position: int | None, line: bytes | None = None, facts: bytes | None = None, problem: str | None = None
+        self,
+        position: int | None,
+        line: bytes | None = None,
+        facts: bytes | None = None,
+        removed: str | None = None,
+        problem: str | None = None,
     ) -> None:
-        self._rows.append((position, line, facts, problem))
+        self._rows.append((position, line, facts, removed, problem))
         self._bytes += len(line or facts or b"")
 
     @property
@@ -174,8 +188,7 @@ class Rows:
         """What has been added, as one batch, if anything has."""
         if self._rows:
             stream, epoch, source = (pa.repeat(value, len(self._rows)) for value in self._place)
-            position, line, facts, problem = zip(*self._rows, strict=True)
-            columns = (stream, epoch, position, line, facts, problem, source)
+            columns = (stream, epoch, *zip(*self._rows, strict=True), source)
             yield pa.RecordBatch.from_arrays(
                 [
                     column if isinstance(column, pa.Array) else pa.array(column, field.type)

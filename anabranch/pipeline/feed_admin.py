@@ -82,7 +82,8 @@ class AdminFeed:
                     raise FeedError(f"{self.source}: the store was restored meanwhile; run it again")
                 rows = rows or Rows(log.stream, log.epoch, self.source)
                 for entry in entries:
-                    rows.add(entry.position, bytes(entry.event) or None, bytes(entry.facts) or None)
+                    removed = None if entry.removal is None else entry.removal.id
+                    rows.add(entry.position, bytes(entry.event) or None, bytes(entry.facts) or None, removed)
                     if rows.full:
                         yield from rows.take()
                 after = head.complete_to

@@ -1,35 +1,28 @@
 """The changes of one author or one recipient, from any relay that speaks CHANGES.
 
-The stream, its epoch and its bounds come from the relay's NIP-11 document. A first reading of snapshots whose log has
-been trimmed begins with the heads (a bootstrap), which have no positions; that of revisions has no such beginning, and
-says so. A relay that asks who we are gets an answer signed with `key` (NIP-42).
+The stream, its epoch and its bounds come from the relay's NIP-11 document. A first reading of a log that has been
+trimmed begins with what is there, which has no positions: of snapshots the heads (a bootstrap), of revisions all that
+the relay retains. What is missing is told as a gap. A relay that asks who we are gets an answer signed with `key`
+(NIP-42), after `accessKey` where it wants one.
 """
 
 from __future__ import annotations
 
 import http.client
-import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
 import pyarrow as pa
-from websockets.exceptions import WebSocketException
-from websockets.sync.client import ClientConnection, connect
 
 from anabranch.core import nostr
 from anabranch.core.nostr import Keys
-from anabranch.core.revisions import GIFT_WRAP
-from anabranch.core.token import Log, Position
-from anabranch.pipeline.feed import Advance, FeedError, Mark, Rows, Span, advance_log, positions
+from anabranch.core.revisions import GIFT_WRAP, is_revision
+from anabranch.core.token import GapReason, Log, Position
+from anabranch.pipeline.feed import Advance, FeedError, Mark, Missing, Rows, Span, advance_log, positions
 from anabranch.pipeline.feed_admin import PORTS
-
-TIMEOUT = 30.0
-MESSAGE_BYTES = 4 << 20
-_SUBSCRIPTION = "pipeline"
-_message = msgspec.json.Decoder(list[msgspec.Raw]).decode
-_value = msgspec.json.decode
+from anabranch.pipeline.relay import TALK_ERRORS, TIMEOUT, Change, Relay
 
 
 def changes_feeds(url: str, options: Mapping[str, str]) -> Iterator[ChangesFeed]:
@@ -38,17 +31,21 @@ def changes_feeds(url: str, options: Mapping[str, str]) -> Iterator[ChangesFeed]
     if secret and not nostr.is_hex(secret, 64):
         raise FeedError("key is a secret key of 64 hexadecimal digits")
     keys = Keys(bytes.fromhex(secret)) if secret else None
+    access_key = options.get("accessKey") or None
     for option, role in (("authors", "author"), ("recipients", "recipient")):
         for pubkey in filter(None, (options.get(option) or "").split(",")):
-            yield ChangesFeed(url, role, pubkey.strip(), keys)
+            yield ChangesFeed(url, role, pubkey.strip(), keys, access_key)
 
 
 class ChangesFeed:
-    def __init__(self, url: str, role: str, pubkey: str, keys: Keys | None) -> None:
+    def __init__(
+        self, url: str, role: str, pubkey: str, keys: Keys | None = None, access_key: str | None = None
+    ) -> None:
         self._parts = urlsplit(url)
         if self._parts.scheme not in ("ws", "wss") or not self._parts.hostname:
             raise FeedError(f"{url!r}: CHANGES are spoken at an address like ws://host:7447")
-        self._url, self._role, self._pubkey, self._keys = url, role, pubkey, keys
+        self._url, self._role, self._pubkey = url, role, pubkey
+        self._keys, self._access_key = keys, access_key
         self._scope = f"{role}={pubkey}"
         self.source = f"{url.rstrip('/')}#{self._scope}"
 
@@ -65,7 +62,7 @@ class ChangesFeed:
         connection = kind(self._parts.hostname or "", self._parts.port or PORTS[self._parts.scheme], timeout=TIMEOUT)
         try:
             connection.request("GET", self._parts.path or "/", headers={"Accept": "application/nostr+json"})
-            said = _value(connection.getresponse().read())["changes_feed"]
+            said = msgspec.json.decode(connection.getresponse().read())["changes_feed"]
             floor, tip = Position(max(1, int(said["min_seq"]))), Position(int(said["max_seq"]))
             return Log(str(said.get("stream_id") or self._url), str(said.get("epoch") or ""), floor, tip)
         except (OSError, http.client.HTTPException) as error:
@@ -84,13 +81,9 @@ class ChangesFeed:
 
     def advance(self, start: Mark | None, rows: int | None = None) -> Advance:
         log = self._log()
-        if start is None and log.floor > 1:
-            if self._role == "recipient":
-                raise FeedError(
-                    f"{self._url}: its log begins at {log.floor}, and a feed of revisions has no other beginning; "
-                    "read the node's store or its whole log instead"
-                )
-            rows = None  # the heads are of one moment: they and what follows them come together
+        if start is None and log.floor > 1:  # what is there is of one moment: it and what follows it come together
+            missing = Missing(GapReason.TOKEN_TOO_OLD.value, 0, log.floor, log.tip, log.epoch)
+            return Advance(None, advance_log(log, None, None, self._scope).end, missing)
         return advance_log(log, start, rows, self._scope)
 
     def spans(self, start: Mark | None, end: Mark, parts: int) -> list[Span]:
@@ -105,55 +98,24 @@ class ChangesFeed:
         if log.epoch != span.epoch:
             raise FeedError(f"{self._url}: the log was restored meanwhile; run it again")
         rows = Rows(log.stream, log.epoch, self.source)
-        if span.heads:
-            asked = self._filter | {"mode": "bootstrap"}
-        else:
-            asked = self._filter | {"since": span.after, "until_seq": span.until}
         try:
-            with connect(
-                self._url, open_timeout=TIMEOUT, close_timeout=1, max_size=MESSAGE_BYTES, ping_interval=None
-            ) as socket:
-                for position, line in self._changes(socket, asked):
-                    rows.add(position, line)
+            with Relay(self._url, self._keys, self._access_key) as relay:
+                for change in self._current(relay) if span.heads else self._changes(relay, span):
+                    rows.add(change.position, change.line, removed=change.removed)
                     if rows.full:
                         yield from rows.take()
-        except (OSError, WebSocketException) as error:
+        except TALK_ERRORS as error:
             raise FeedError(f"{self._url} ended the feed ({error}); try again later") from error
         yield from rows.take()
 
-    def _changes(self, socket: ClientConnection, asked: dict[str, Any]) -> Iterator[tuple[int | None, bytes]]:
-        """What the relay sends until it says that this was all."""
-        challenge, refused = None, None
-        request = msgspec.json.encode(("CHANGES", _SUBSCRIPTION, asked))
-        socket.send(request, text=True)
-        while True:
-            parts = _message(socket.recv(TIMEOUT))
-            verb = _value(parts[0])
-            if verb == "AUTH":
-                challenge = _value(parts[1])
-            elif verb == "OK" and _value(parts[2]):
-                refused = None
-                socket.send(request, text=True)
-            elif verb == "OK":
-                raise FeedError(f"{self._url} does not let us in: {_value(parts[3])}")
-            elif verb == "CHANGES" and _value(parts[1]) == _SUBSCRIPTION:
-                kind = _value(parts[2])
-                if kind == "EVENT":
-                    yield _value(parts[3]), bytes(parts[4])
-                elif kind == "SNAPSHOT":
-                    yield None, bytes(parts[3])
-                elif kind == "EOSE":
-                    return
-                elif kind == "ERR":
-                    refused = _value(parts[3])
-                    if not refused.startswith("auth-required") or self._keys is None:
-                        raise FeedError(f"{self._url} refused the feed: {refused}")
-            if refused is not None and challenge is not None:
-                self._authenticate(socket, challenge)
-                challenge = None
+    def _changes(self, relay: Relay, span: Span) -> Iterator[Change]:
+        return relay.changes(self._filter | {"since": span.after, "until_seq": span.until})
 
-    def _authenticate(self, socket: ClientConnection, challenge: str) -> None:
-        assert self._keys is not None
-        tags = [["relay", self._url], ["challenge", challenge]]
-        event = self._keys.sign(nostr.AUTH, tags, "", int(time.time()))
-        socket.send(msgspec.json.encode(("AUTH", msgspec.Raw(nostr.serialise(event)))), text=True)
+    def _current(self, relay: Relay) -> Iterator[Change]:
+        """What is there now, instead of a history that is gone: it has no positions."""
+        if self._role == "author":
+            yield from relay.changes(self._filter | {"mode": "bootstrap"})
+        else:
+            for found in relay.pages(self._filter):
+                if is_revision(found.event):
+                    yield Change(None, found.raw)

@@ -24,7 +24,7 @@ from anabranch.store.transfer import GZIP_MAGIC, LineReader, lines
 
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 SUFFIXES = (".jsonl", ".ndjson", ".jsonl.gz", ".jsonl.zst", ".ndjson.gz", ".ndjson.zst")
-SPAN_BYTES = 192 << 20
+SPAN_BYTES = 64 << 20
 BLOCK = 4 << 20
 FIRST_LINE_MAX = 1 << 16
 

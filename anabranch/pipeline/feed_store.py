@@ -1,6 +1,7 @@
 """The log of a node, read from its store while the node runs: a folder of this machine, or a PostgreSQL database.
 
-Everything the store knows is there: the signed lines of what is retained, the facts of what is not. It is only read.
+Everything the store knows is there: the signed lines of what is retained, the facts of what is not, and what was
+removed for good. It is only read.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from anabranch.core.operation import Removal
 from anabranch.pipeline.feed import Advance, FeedError, Mark, Rows, Span, advance_log, positions
 from anabranch.store.contract import StoreError
-from anabranch.store.log_pages import facts_between, told
+from anabranch.store.log_pages import entries_between, told
 from anabranch.store.opening import AnyStore, inspect_store
 from anabranch.store.sqlite import DATABASE
 
@@ -68,8 +70,11 @@ class StoreFeed:
             if log.epoch != span.epoch:
                 raise FeedError(f"{self.source}: the store was restored meanwhile; run it again")
             rows = Rows(log.stream, log.epoch, self.source)
-            for facts in facts_between(reader, span.after, span.until):
-                rows.add(facts.position, facts.raw, None if facts.raw is not None else told(facts))
+            for entry in entries_between(reader, span.after, span.until):
+                if isinstance(entry, Removal):
+                    rows.add(entry.position, removed=entry.id)
+                else:
+                    rows.add(entry.position, entry.raw, None if entry.raw is not None else told(entry))
                 if rows.full:
                     yield from rows.take()
             yield from rows.take()

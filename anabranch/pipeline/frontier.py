@@ -1,12 +1,14 @@
 """Heads of many documents at once, in columns: the vectorised twin of `snapshots.heads` and `revisions.heads`.
 
-`frontier` takes versions of any documents of both families and gives their heads, a row each. What it gives may be put
-beside more versions and given to it again: heads of parts are the heads of all. It is held equal to the rules on random
-histories.
+`frontier` takes versions of any documents of both families and gives their heads, a row each. It is held equal to the
+rules on random histories. What it gives may be put beside versions that were not known and given to it again, as long
+as nothing of the document was removed: heads of parts are the heads of all.
 
 Snapshots: of every document one version with the greatest clock sum is compared with all the others, column by column.
 Few documents have anything left after that; for those the rule itself is asked. Revisions: a version is a head when its
 own id stands in no row of its document as a parent. Names are numbered (dictionaries), so nothing is decided by a hash.
+A snapshot that was removed goes on to supersede; a revision that was removed names its parents only where something
+that is stored descends from it.
 """
 
 from __future__ import annotations
@@ -44,6 +46,13 @@ def frontier(versions: pa.Table) -> pa.Table:
     of_clocks, of_parents = versions.filter(is_snapshot), versions.filter(pc.invert(is_snapshot))
     found = [table for table in (_of_snapshots(of_clocks), _of_revisions(of_parents)) if table.num_rows]
     return pa.concat_tables(found) if found else _HEADS.empty_table()
+
+
+def again(heads: pa.Table) -> pa.Table:
+    """Heads as versions to be looked at again: what their parents superseded is gone, what they wait for is not."""
+    parents = pa.nulls(heads.num_rows, _VERSIONS.field("parents").type)
+    heads = heads.append_column("parents", parents).append_column("removed", pa.repeat(False, heads.num_rows))
+    return heads.select(VERSIONS.names).cast(_VERSIONS)
 
 
 # --- snapshots -------------------------------------------------------------------------------------------------------
@@ -115,18 +124,39 @@ def _of_revisions(versions: pa.Table) -> pa.Table:
     named_rows, named_names = zip(*(_flattened(_one(versions[name])) for name in ("parents", "awaited")), strict=True)
     name, names = _numbered(pa.concat_arrays([own, *named_names]))
     own_key = document * len(names) + name[: len(own)]
-    named_key = np.sort(document[np.concatenate(named_rows)] * len(names) + name[len(own) :])
-    known = own.is_valid().to_numpy(zero_copy_only=False)
+    naming = np.concatenate(named_rows)
+    named_key = document[naming] * len(names) + name[len(own) :]
+    removed = versions["removed"].fill_null(False).to_numpy()
+    known = own.is_valid().to_numpy(zero_copy_only=False) & ~removed
+    named_key = np.sort(_counting(named_key, removed[naming], own_key[naming], own_key[known]))
     is_head = known & ~_among(named_key, own_key)
     heads = _once(np.flatnonzero(is_head), own_key, versions)
 
     awaited_key = np.unique(named_key[~_among(np.sort(own_key[known]), named_key)])
     awaited = _lists(awaited_key // len(names), names.take(pa.array(awaited_key % len(names))), len(documents))
     told = _told(versions.take(pa.array(heads)), awaited.take(pa.array(document[heads])))
-    headless = np.setdiff1d(np.arange(len(documents)), document[heads])
+    waiting = np.unique(awaited_key // len(names))
+    headless = np.setdiff1d(waiting, document[heads])
     if not len(headless):
         return told
     return pa.concat_tables([told, _headless(documents.take(pa.array(headless)), awaited.take(pa.array(headless)))])
+
+
+def _counting(named: Numbers, is_removed: Marks, by: Numbers, stored: Numbers) -> Numbers:
+    """Those of the names that count, one each: of what is stored, and of what is removed and lies between.
+
+    The twin of `revisions.named`. `by` is who names, and `is_removed` whether that was removed.
+    """
+    if not is_removed.any():
+        return named
+    found = np.unique(named[~is_removed])
+    between = np.flatnonzero(is_removed & ~_among(np.sort(stored), by))
+    counting = found
+    while len(found) and len(between):
+        reached = _among(found, by[between])
+        found = np.setdiff1d(named[between[reached]], counting)
+        counting, between = np.union1d(counting, found), between[~reached]
+    return counting
 
 
 def _once(heads: Numbers, key: Numbers, versions: pa.Table) -> Numbers:

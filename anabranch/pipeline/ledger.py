@@ -44,6 +44,13 @@ class Ledger:
         key = of.key()
         return next((line.end for line in reversed(self._lines) if line.end.key == key), None)
 
+    def epochs(self) -> dict[str, list[str]]:
+        """The epochs of every stream, in the order in which they were met."""
+        met: dict[str, dict[str, None]] = {}
+        for line in self._lines:
+            met.setdefault(line.end.stream, {})[line.end.epoch] = None
+        return {stream: list(epochs) for stream, epochs in met.items()}
+
     def overlaps(self, batch: Sequence[Planned]) -> bool:
         """Whether some of a batch was read before, so that places have to be compared."""
         return any(
@@ -62,7 +69,7 @@ class Ledger:
             if left <= 0:
                 break
             step = feed.advance(self.mark(feed), left)
-            if step.missing is not None:
+            if step.broken and step.missing is not None:
                 if gaps != "bootstrap":
                     raise GapFound(feed.source, step.missing)
                 step = first(feed, step.missing, left)

@@ -19,18 +19,20 @@ from anabranch.core import clock as clocks
 from anabranch.core import nostr, revisions
 from anabranch.core.nostr import Event, Invalid, Limits
 from anabranch.core.operation import KindPolicy, Operation, State, Unsupported, classify
-from anabranch.pipeline.schema import ACTIONS, FAMILIES, OPERATIONS, PROVEN, STATES, Outcome, arrow
+from anabranch.pipeline.schema import ACTIONS, FAMILIES, PROVEN, STATES, Outcome, arrow
 from anabranch.store.contract import Facts
 from anabranch.store.log_pages import untold
 
 FORGED = "signature does not hold"
 EPHEMERAL = "an ephemeral event is not stored"
 
-RETAINED = STATES[State.RETAINED]
+RETAINED, REMOVED = STATES[State.RETAINED], STATES[State.REMOVED]
 
 _SCHEMA = arrow(PROVEN)
-_NOTHING = (None,) * (len(OPERATIONS.names) - 4)
-"""The columns of what is no operation: all but its place and its source."""
+_PASSED_ON = ("stream", "epoch", "position", "source")
+_READ = [name for name in PROVEN.names if name not in _PASSED_ON]
+"""The columns that a line is read into; the others are passed on as they come."""
+_NOTHING = (None,) * (len(_READ) - len(("state", "outcome", "line", "problem")))
 
 
 class Rules(msgspec.Struct, frozen=True):
@@ -68,25 +70,30 @@ def _uncollected() -> Iterator[None]:
 
 
 def _read_batch(batch: pa.RecordBatch, rules: Rules) -> pa.RecordBatch:
-    places = zip(*(batch.column(name).to_pylist() for name in ("stream", "epoch", "position")), strict=True)
-    lines, facts, problems, sources = (
-        batch.column(name).to_pylist() for name in ("line", "facts", "problem", "source")
+    lines, facts, removed, problems = (
+        batch.column(name).to_pylist() for name in ("line", "facts", "removed", "problem")
     )
     operations = [None if line is None else _operation(line, rules) for line in lines]
     held = _held(operations) if rules.prove else None
     rows: list[tuple[Any, ...]] = []
-    for at, (place, operation) in enumerate(zip(places, operations, strict=True)):
+    for at, operation in enumerate(operations):
         if isinstance(operation, Operation) and (held is None or held[at]):
-            rows.append((*place, *_of_operation(operation), sources[at], RETAINED, Outcome.OPERATION, None, None))
+            rows.append((*_of_operation(operation), RETAINED, Outcome.OPERATION, None, None))
         elif operation is None and facts[at] is not None:
             known = untold(facts[at])
-            rows.append((*place, *_of_facts(known), sources[at], STATES[known.state], Outcome.FACT, None, None))
+            rows.append((*_of_facts(known), STATES[known.state], Outcome.FACT, None, None))
+        elif removed[at] is not None:
+            rows.append((removed[at], *_NOTHING[1:], REMOVED, Outcome.REMOVAL, None, None))
         else:
             problem = FORGED if isinstance(operation, Operation) else operation or problems[at]
-            rows.append((*place, *_NOTHING, sources[at], None, Outcome.REJECTED, lines[at], problem))
-    columns = zip(*rows, strict=True) if rows else ([] for _ in _SCHEMA)
+            rows.append((*_NOTHING, None, Outcome.REJECTED, lines[at], problem))
+    read = dict(zip(_READ, zip(*rows, strict=True), strict=True)) if rows else {}
     return pa.RecordBatch.from_arrays(
-        [pa.array(column, field.type) for column, field in zip(columns, _SCHEMA, strict=True)], schema=_SCHEMA
+        [
+            batch.column(field.name) if field.name in _PASSED_ON else pa.array(read.get(field.name, ()), field.type)
+            for field in _SCHEMA
+        ],
+        schema=_SCHEMA,
     )
 
 
@@ -108,7 +115,7 @@ def _held(operations: list[Operation | str | None]) -> list[bool]:
 
 
 def _of_operation(operation: Operation) -> tuple[Any, ...]:
-    """The columns of `OPERATIONS` between place and source."""
+    """The columns of `_READ` up to the state."""
     event, clock, revision = operation.event, operation.clock, operation.revision
     return (
         event.id,
@@ -124,7 +131,7 @@ def _of_operation(operation: Operation) -> tuple[Any, ...]:
         event.created_at,
         operation.expires_at,
         event.tags,
-        operation.raw.decode(),
+        operation.raw,
         len(operation.raw),
         known_by(event.id, operation.document, None if revision is None else revision.revision),
     )

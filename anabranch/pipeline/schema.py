@@ -2,7 +2,7 @@
 
 One schema serves every family and every source. `PROVEN` is what `spark.read.format("anabranch")` gives, `OPERATIONS`
 what the lake holds; what does not apply to a family is null. `LOG` is the same before anything was looked into: the
-lines of a log and their places.
+lines of a log and their places. `batch` is the number of the batch that brought a row.
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ _FACTS = {
     "expires_at": _number,
 }
 
-OPERATIONS = _struct(
-    **_PLACE, **_FACTS, tags=t.ArrayType(t.ArrayType(_text)), raw=_text, size=_number, key=_number, source=_text
-)
+_PAYLOAD = {"tags": t.ArrayType(t.ArrayType(_text)), "raw": _text, "size": _number, "key": _number}
+
+OPERATIONS = _struct(**_PLACE, **_FACTS, **_PAYLOAD, source=_text, batch=_number)
 """Operations whose id and signature hold, each once, and where each was first seen."""
 
-FACTS = _struct(**_PLACE, **_FACTS, state=_text, size=_number, source=_text)
+FACTS = _struct(**_PLACE, **_FACTS, state=_text, size=_number, source=_text, batch=_number)
 """What a node still knows of operations whose payload it has no more: believed, for there is nothing to prove."""
 
 REJECTED = _struct(**_PLACE, reason=_text, raw=t.BinaryType(), source=_text)
 """Lines that are no operations, and why."""
 
-SIGHTINGS = _struct(**_PLACE, id=_text, state=_text, source=_text)
-"""Every place at which an operation was seen."""
+SIGHTINGS = _struct(**_PLACE, id=_text, document=_text, revision=_text, state=_text, source=_text)
+"""Every place at which an operation was seen, or was said to be removed for good."""
 
 GAPS = _struct(**_PLACE, reason=_text, oldest=_number, latest=_number, was_epoch=_text, batch=_number, source=_text)
 """Stretches of a log that were gone before they were read."""
@@ -82,10 +82,13 @@ VERSIONS = _struct(
     created_at=_number,
     size=_number,
     payload=t.BooleanType(),
+    removed=t.BooleanType(),
     parents=t.ArrayType(_text),
     awaited=t.ArrayType(_text),
 )
-"""Versions of documents, as what decides about heads sees them: operations, facts, and heads of before."""
+"""Versions of documents, as what decides about heads sees them: operations, facts, and heads of before.
+
+`removed` marks facts of what was removed for good; the others are stored, with or without a payload."""
 
 HEADS = _struct(
     document=_text,
@@ -120,11 +123,15 @@ TABLES = {
     "heads": HEADS,
 }
 
-LOG = _struct(**_PLACE, line=t.BinaryType(), facts=t.BinaryType(), problem=_text, source=_text)
-"""A log as it is read: a signed line, or facts (JSON) where the line is gone, or a problem where it cannot be read."""
+LOG = _struct(**_PLACE, line=t.BinaryType(), facts=t.BinaryType(), removed=_text, problem=_text, source=_text)
+"""A log as it is read: a signed line, or facts (JSON) where the line is gone, or the id of an operation that is removed
+for good at this place, or a problem where it cannot be read."""
 
 PROVEN = _struct(
-    **{field.name: field.dataType for field in OPERATIONS},
+    **_PLACE,
+    **_FACTS,
+    **_PAYLOAD,
+    source=_text,
     state=_text,
     outcome=_text,
     line=t.BinaryType(),
@@ -144,6 +151,7 @@ class Outcome(StrEnum):
 
     OPERATION = "operation"
     FACT = "fact"
+    REMOVAL = "removal"
     REJECTED = "rejected"
 
 

@@ -2,23 +2,30 @@
 
 `session()` is Spark on all cores of this machine; `session("spark://…")` is a cluster. On one machine it listens on the
 loopback address only. Java is found or brought along, the workers run this very Python, and the terminal stays the
-user's: errors are raised, not printed.
+user's: errors are raised, not printed. Where its Java has ended, killed perhaps for its memory, the next call starts
+another.
 """
 
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
+import threading
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+from pyspark import SparkContext, java_gateway
 from pyspark.sql import SparkSession
 
 from anabranch.pipeline.java import java_home
 
 MASTER = "local[*,4]"
 """All cores, and a task that fails is tried up to four times: plain `local[*]` tries once."""
+
+END_SECONDS = 15.0
 
 CONF = Path(__file__).parent / "conf"
 
@@ -44,6 +51,7 @@ def is_local(master: str) -> bool:
 
 def session(master: str | None = None, conf: Mapping[str, str] | None = None) -> SparkSession:
     """The session of this process: the one that is there, or a new one. `conf` rules over our defaults."""
+    _forget_the_dead()
     master = master or os.environ.get("SPARK_MASTER") or MASTER
     active = SparkSession.getActiveSession()
     if active is None:
@@ -56,6 +64,71 @@ def session(master: str | None = None, conf: Mapping[str, str] | None = None) ->
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return builder.getOrCreate()
+
+
+def drop() -> None:
+    """Have Spark drop what it is doing; where it has not started yet, it does not."""
+    context = SparkContext._active_spark_context
+    if context is None:
+        end()
+        return
+    try:
+        context.cancelAllJobs()
+    except Exception:  # its Java has ended before
+        pass
+
+
+def end() -> None:
+    """Stop Spark, and wait until its Java has ended: nothing is left behind."""
+    stopping = threading.Thread(target=_stop, daemon=True)  # a connection that was torn away answers nobody
+    stopping.start()
+    stopping.join(END_SECONDS)
+    for process in _java:
+        if SparkContext._gateway is None:  # it was just being started
+            process.kill()
+        process.stdin.close()  # that tells it to end
+        try:
+            process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+    _forget_the_dead()
+
+
+def _stop() -> None:
+    context = SparkContext._active_spark_context
+    try:
+        if context is not None:
+            context.stop()
+    except Exception:  # its Java has ended before
+        pass
+
+
+_java: list[Any] = []
+"""The process that Java runs in. PySpark tells it only once it has answered."""
+
+
+def _start_java(*arguments: Any, **more: Any) -> Any:
+    _java[:] = [subprocess.Popen(*arguments, **more)]
+    return _java[0]
+
+
+java_gateway.Popen = _start_java
+
+
+def last_words(error: Exception) -> str:
+    """What went wrong in one line, out of all that Spark says about it: the last thing that was raised."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    raised = [line for line in lines if "Error: " in line or "Exception: " in line]
+    return (raised or lines or [type(error).__name__])[-1]
+
+
+def _forget_the_dead() -> None:
+    """PySpark goes on asking a Java that has ended; make it start another."""
+    if _java and _java[0].poll() is not None:
+        _java.clear()
+        SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
+        SparkSession._instantiatedSession = None
 
 
 def _loopback() -> dict[str, str]:

@@ -23,7 +23,7 @@ from anabranch.pipeline.schema import LOG, PROVEN
 from anabranch.pipeline.sources import PASSWORDS, open_feeds
 
 PARTS = 4
-OPTIONS = ("token", "authors", "recipients", "key", "gaps", "maxRows", "partitions", "prove")
+OPTIONS = ("token", "authors", "recipients", "key", "accessKey", "gaps", "maxRows", "partitions", "prove")
 OWN_OPTIONS = ("path", "form", "rules", "stretches", PASSWORDS)
 """Of which the pipeline alone makes use: lines as they are, what is taken, and which stretches are to be read."""
 
@@ -161,7 +161,7 @@ class LogStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailable
 
     def _advance(self, feed: Feed, start: Mark | None, rows: int | None) -> Advance:
         step = feed.advance(start, rows)
-        if step.missing is None:
+        if step.missing is None or not step.broken:
             return step
         if self._options.get("gaps") != "bootstrap":
             raise GapFound(feed.source, step.missing)

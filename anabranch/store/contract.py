@@ -245,8 +245,8 @@ class Reader(Protocol):
         """The revisions of a document that are remembered as parents of others."""
         ...
 
-    def removals(self, after: Position, until: Position) -> list[Position]:
-        """The positions after one and up to another at which the removal of a revision stands."""
+    def removals(self, after: Position, until: Position, limit: int) -> list[Removal]:
+        """The first hard removals after a position and up to another, by the positions they stand at."""
         ...
 
     def tag_rows(self, position: Position, created_at: int, keys: Iterable[bytes]) -> int:

@@ -108,6 +108,7 @@ class _Check:
             self._check_page(page)
             progress(last, log.tip)
         self._look_for_missing(last, Position(log.tip + 1))
+        progress(log.tip, log.tip)
         if (beyond := self._attempt("what lies beyond the tip", lambda: self._beyond(log.tip), None)) is not None:
             found.add(beyond, None, "lies beyond the tip, where the next operation will want to be", RESTORE)
         self._settle_signatures(0)
@@ -169,14 +170,22 @@ class _Check:
         if next <= last:
             self._findings.add(next, None, f"stands after position {last}", RESTORE)
         first = max(last + 1, self._reader.log().floor) if next > last + 1 else next
-        if first < next:  # removals of revisions stand at positions of their own
-            removals = set(self._reader.removals(Position(first - 1), Position(next - 1)))
-            first = next if len(removals) == next - first else first
+        if (
+            first < next and self._removals(first, next) == next - first
+        ):  # hard removals stand at positions of their own
+            first = next
         if first < next:
             if self._findings.count and any(f.position in range(first, next) for f in self._findings.found):
                 return  # said already: it is there and cannot be read
             what = f"positions {first} to {next - 1}" if first < next - 1 else f"position {first}"
             self._findings.add(first, None, f"{what} above the floor: no operation there", REPUBLISH)
+
+    def _removals(self, first: int, next: int) -> int:
+        """How many hard removals stand from one position on and before another."""
+        count, after = 0, Position(first - 1)
+        while found := self._reader.removals(after, Position(next - 1), PAGE):
+            count, after = count + len(found), Position(found[-1].position or next)
+        return count
 
     # --- operations ---
 

@@ -1,7 +1,8 @@
 """A stretch of the whole log as JSON lines: what `GET /admin/log` answers and the pipeline reads.
 
 The first line says what log it is and how far the page is complete; then a line for each operation in it: its signed
-event, or its facts where the payload is gone. A page is bounded in lines and in bytes.
+event, or its facts where the payload is gone; and a line for each hard removal, at its own position. A page is bounded
+in lines and in bytes.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from anabranch.core.operation import Removal
 from anabranch.core.token import Log, Position
 from anabranch.store.contract import Facts, Reader
 
@@ -25,12 +27,22 @@ class PageHead(msgspec.Struct, frozen=True):
     complete_to: int
 
 
+class Removed(msgspec.Struct, frozen=True, omit_defaults=True):
+    """That the operation at `position_of` was removed for good, and why; `revision` is its own id if it is one."""
+
+    id: str
+    position_of: int
+    reason: str
+    revision: str | None = None
+
+
 class PageEntry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An operation: its event, or, where that is empty, its facts."""
+    """An operation: its event, or, where that is empty, its facts. Or the removal of one that stands further down."""
 
     position: int
     event: msgspec.Raw = msgspec.Raw()
     facts: msgspec.Raw = msgspec.Raw()
+    removal: Removed | None = None
 
 
 _encode = msgspec.json.Encoder().encode
@@ -48,14 +60,23 @@ def untold(said: bytes) -> Facts:
     return _decode_facts(said)
 
 
-def facts_between(reader: Reader, after: int, until: int, page: int = LINES_MAX) -> Iterator[Facts]:
-    """All that is stored of the operations after one position and up to another."""
-    while after < until and (found := reader.facts(Position(after), min(page, until - after))):
-        for facts in found:
-            if facts.position > until:
-                return
-            yield facts
-        after = found[-1].position
+def entries_between(reader: Reader, after: int, until: int, page: int = LINES_MAX) -> Iterator[Facts | Removal]:
+    """All that stands after one position and up to another: the operations, and the removals of operations."""
+    while after < until:
+        found = reader.facts(Position(after), page)
+        complete_to = Position(until if len(found) < page else min(until, found[-1].position))
+        removals = reader.removals(Position(after), complete_to, page)
+        if len(removals) == page:
+            complete_to = position_of(removals[-1])
+        entries: list[Facts | Removal] = [*found, *removals]
+        yield from sorted((one for one in entries if position_of(one) <= complete_to), key=position_of)
+        after = complete_to
+
+
+def position_of(entry: Facts | Removal) -> Position:
+    """Where an entry stands in the log."""
+    assert entry.position is not None
+    return entry.position
 
 
 def page(reader: Reader, after: int, until: int | None, limit: int) -> bytes:
@@ -64,19 +85,25 @@ def page(reader: Reader, after: int, until: int | None, limit: int) -> bytes:
     last = log.tip if until is None else min(until, log.tip)
     lines: list[bytes] = []
     size, complete_to = 0, max(after, last)
-    for facts in facts_between(reader, after, last, min(limit, _HANDFUL)) if limit else ():
+    for entry in entries_between(reader, after, last, min(limit, _HANDFUL)) if limit else ():
         if len(lines) == limit or size >= BYTES_MAX:
-            complete_to = facts.position - 1
+            complete_to = position_of(entry) - 1
             break
-        if facts.raw is not None:
-            entry = PageEntry(facts.position, event=msgspec.Raw(facts.raw))
-        else:
-            entry = PageEntry(facts.position, facts=msgspec.Raw(told(facts)))
-        lines.append(_encode(entry))
+        lines.append(_encode(_page_entry(entry)))
         size += len(lines[-1])
     if not limit:
         complete_to = after
     return b"\n".join([_encode(PageHead(log, complete_to)), *lines, b""])
+
+
+def _page_entry(entry: Facts | Removal) -> PageEntry:
+    if isinstance(entry, Removal):
+        assert entry.target is not None
+        removed = Removed(entry.id, entry.target, entry.reason, entry.revision)
+        return PageEntry(position_of(entry), removal=removed)
+    if entry.raw is not None:
+        return PageEntry(entry.position, event=msgspec.Raw(entry.raw))
+    return PageEntry(entry.position, facts=msgspec.Raw(told(entry)))
 
 
 def read_page(said: bytes) -> tuple[PageHead, list[PageEntry]]:

@@ -134,10 +134,11 @@ MIGRATIONS = [
     CREATE TABLE removals (
         position bigint PRIMARY KEY,
         target bigint NOT NULL,
-        recipient text COLLATE "C" NOT NULL,
+        recipient text COLLATE "C",
         reason text NOT NULL
     );
-    CREATE INDEX removal_feed ON removals (left(recipient, 64), position);
+    CREATE INDEX removal_feed ON removals (left(recipient, 64), position) WHERE recipient IS NOT NULL;
+    CREATE INDEX removal_by_target ON removals (target);
 
     CREATE TABLE vanished (
         author text COLLATE "C" PRIMARY KEY,

@@ -143,6 +143,19 @@ MIGRATIONS = [
         done INTEGER NOT NULL         -- everything of theirs up to then is gone
     ) STRICT, WITHOUT ROWID;
     """,
+    """
+    CREATE TABLE hard_removals (      -- of every family, each at a position of its own
+        position INTEGER PRIMARY KEY,
+        target INTEGER NOT NULL,      -- the position of what was removed
+        recipient TEXT,               -- of a revision, whose feed tells of it
+        reason TEXT NOT NULL
+    );
+    INSERT INTO hard_removals SELECT position, target, recipient, reason FROM removals;
+    DROP TABLE removals;
+    ALTER TABLE hard_removals RENAME TO removals;
+    CREATE INDEX removal_feed ON removals (recipient) WHERE recipient IS NOT NULL;
+    CREATE INDEX removal_by_target ON removals (target);
+    """,
 ]
 VERSION = len(MIGRATIONS)
 

@@ -136,6 +136,34 @@ SNAPSHOTS_OF_DOCUMENT = (
 """Every known snapshot of the document bound to ?1, whatever became of its payload."""
 
 
+DAMAGES = {
+    "ids that stand twice": "SELECT count(*) - count(DISTINCT id) FROM operations",
+    "operations that are not found by their id": "SELECT count(*) FROM operations o WHERE NOT EXISTS "
+    f"(SELECT 1 FROM settled_ids s WHERE s.short = substr(o.id,1,{SHORT}) AND s.position = o.position) "
+    "AND NOT EXISTS (SELECT 1 FROM fresh_ids f "
+    f"WHERE f.short = substr(o.id,1,{SHORT}) AND f.position = o.position)",
+    "ids without an operation": "SELECT (SELECT count(*) FROM settled_ids) + (SELECT count(*) FROM fresh_ids) "
+    "- (SELECT count(*) FROM operations)",
+    "payloads without an operation": "SELECT count(*) FROM payloads p WHERE NOT EXISTS "
+    "(SELECT 1 FROM operations o WHERE o.position = p.position AND o.state = 0)",
+    "revisions without an operation": "SELECT count(*) FROM revisions r WHERE NOT EXISTS "
+    "(SELECT 1 FROM operations o WHERE o.position = r.position AND o.family = 2)",
+    "revisions whose marks are not those of their operations": "SELECT count(*) FROM revisions r "
+    "JOIN operations o ON o.position = r.position WHERE r.document <> o.document "
+    "OR r.retained <> CASE WHEN o.state = 0 THEN 1 ELSE 0 END "
+    "OR r.current <> CASE WHEN o.head = 1 AND o.state = 0 THEN 1 ELSE 0 END",
+    "removals told to somebody else": "SELECT count(*) FROM removals m "
+    "LEFT JOIN revisions r ON r.position = m.target WHERE r.recipient IS DISTINCT FROM m.recipient",
+    "removals in the place of an operation": "SELECT count(*) FROM removals m "
+    "JOIN operations o ON o.position = m.position",
+    "removals of nothing": "SELECT count(*) FROM removals m WHERE NOT EXISTS "
+    "(SELECT 1 FROM operations o WHERE o.position = m.target AND o.state = 2)",
+    "tags without an operation": "SELECT count(*) FROM tags t WHERE NOT EXISTS "
+    "(SELECT 1 FROM operations o WHERE o.position = t.position AND o.state = 0)",
+}
+"""Rows that point nowhere, in words, and SQL that counts them."""
+
+
 def marks(values: Sequence[Any]) -> str:
     return ",".join("?" * len(values))
 

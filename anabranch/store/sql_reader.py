@@ -19,7 +19,7 @@ from anabranch.core import revisions as revision_rules
 from anabranch.core.changes import ChangesQuery, RevisionQuery, SnapshotQuery, impossible
 from anabranch.core.filter import Filter
 from anabranch.core.nostr import is_hex
-from anabranch.core.operation import Action, Family, State
+from anabranch.core.operation import Action, Family, Removal, State
 from anabranch.core.retention import DeletedDocument, ReplayWindow, Version
 from anabranch.core.token import START, Log, Position
 from anabranch.store.contract import (
@@ -34,7 +34,7 @@ from anabranch.store.contract import (
     TooMany,
 )
 from anabranch.store.sql import (
-    SHORT,
+    DAMAGES,
     SNAPSHOTS_OF_DOCUMENT,
     Database,
     chunks,
@@ -297,10 +297,29 @@ class SqlReader(ABC):
         """The revisions of a document that are remembered as parents of others."""
         return {row[0].hex() for row in self._rows("SELECT parent FROM parents WHERE document = ?", [document])}
 
-    def removals(self, after: Position, until: Position) -> list[Position]:
-        """The positions after one and up to another at which the removal of a revision stands."""
-        rows = self._rows("SELECT position FROM removals WHERE position > ? AND position <= ?", (after, until))
-        return [Position(row[0]) for row in rows]
+    def removals(self, after: Position, until: Position, limit: int) -> list[Removal]:
+        """The first hard removals after a position and up to another, by the positions they stand at."""
+        rows = self._rows(
+            "SELECT m.position, m.target, m.reason, m.recipient, o.id, o.created_at, o.author, o.coordinate, "
+            "r.revision FROM removals m JOIN operations o ON o.position = m.target "
+            "LEFT JOIN revisions r ON r.position = m.target "
+            "WHERE m.position > ? AND m.position <= ? ORDER BY m.position LIMIT ?",
+            (after, until, limit),
+        )
+        return [
+            Removal(
+                id=row[4].hex(),
+                created_at=row[5],
+                author=row[6].hex(),
+                reason=row[2],
+                position=Position(row[0]),
+                recipient=row[3],
+                coordinate=row[7],
+                revision=None if row[8] is None else row[8].hex(),
+                target=Position(row[1]),
+            )
+            for row in rows
+        ]
 
     def _facts(self, condition: str, bindings: Sequence[Any], payload: str = "p.raw") -> list[Facts]:
         return [
@@ -376,31 +395,7 @@ class SqlReader(ABC):
     def damage(self) -> list[str]:
         """What the engine itself finds wrong, and rows that point nowhere."""
         found = self._engine_damage()
-        for name, sql in {
-            "ids that stand twice": "SELECT count(*) - count(DISTINCT id) FROM operations",
-            "operations that are not found by their id": "SELECT count(*) FROM operations o WHERE NOT EXISTS "
-            f"(SELECT 1 FROM settled_ids s WHERE s.short = substr(o.id,1,{SHORT}) AND s.position = o.position) "
-            "AND NOT EXISTS (SELECT 1 FROM fresh_ids f "
-            f"WHERE f.short = substr(o.id,1,{SHORT}) AND f.position = o.position)",
-            "ids without an operation": "SELECT (SELECT count(*) FROM settled_ids) + (SELECT count(*) FROM fresh_ids) "
-            "- (SELECT count(*) FROM operations)",
-            "payloads without an operation": "SELECT count(*) FROM payloads p WHERE NOT EXISTS "
-            "(SELECT 1 FROM operations o WHERE o.position = p.position AND o.state = 0)",
-            "revisions without an operation": "SELECT count(*) FROM revisions r WHERE NOT EXISTS "
-            "(SELECT 1 FROM operations o WHERE o.position = r.position AND o.family = 2)",
-            "revisions whose marks are not those of their operations": "SELECT count(*) FROM revisions r "
-            "JOIN operations o ON o.position = r.position WHERE r.document <> o.document "
-            "OR r.retained <> CASE WHEN o.state = 0 THEN 1 ELSE 0 END "
-            "OR r.current <> CASE WHEN o.head = 1 AND o.state = 0 THEN 1 ELSE 0 END",
-            "removals told to somebody else": "SELECT count(*) FROM removals m "
-            "JOIN revisions r ON r.position = m.target WHERE r.recipient <> m.recipient",
-            "removals in the place of an operation": "SELECT count(*) FROM removals m "
-            "JOIN operations o ON o.position = m.position",
-            "removals of nothing": "SELECT count(*) FROM removals m WHERE NOT EXISTS "
-            "(SELECT 1 FROM operations o WHERE o.position = m.target AND o.family = 2 AND o.state = 2)",
-            "tags without an operation": "SELECT count(*) FROM tags t WHERE NOT EXISTS "
-            "(SELECT 1 FROM operations o WHERE o.position = t.position AND o.state = 0)",
-        }.items():
+        for name, sql in DAMAGES.items():
             if count := self._value(sql):
                 found.append(f"{count} {name}")
         return found
@@ -471,6 +466,10 @@ class SqlReader(ABC):
             "  SELECT max(h.position) FROM operations h INDEXED BY head_by_document "
             "  WHERE h.head = 1 AND h.document = t.document), ("  # a removed head too
             "  SELECT max(h.position) FROM operations h INDEXED BY history "
+            "  WHERE h.family = 1 AND h.head = 0 AND h.document = t.document), ("
+            "  SELECT max(m.position) FROM operations h INDEXED BY head_by_document "
+            "  JOIN removals m ON m.target = h.position WHERE h.head = 1 AND h.document = t.document), ("
+            "  SELECT max(m.position) FROM operations h INDEXED BY history JOIN removals m ON m.target = h.position "
             "  WHERE h.family = 1 AND h.head = 0 AND h.document = t.document) "
             "FROM operations t INDEXED BY tombstone_by_author "
             "WHERE t.head = 1 AND t.family = 1 AND t.action = 1 AND t.state = 0 AND t.author = ? AND NOT EXISTS ("
@@ -479,7 +478,7 @@ class SqlReader(ABC):
             "GROUP BY t.document",
             (bytes.fromhex(author),),
         )
-        return [DeletedDocument(row[0], row[1], Position(max(row[2], row[3] or 0))) for row in rows]
+        return [DeletedDocument(row[0], row[1], Position(max(at or 0 for at in row[2:]))) for row in rows]
 
     def window_floor(self, window: ReplayWindow, now_ms: int) -> Position:
         """The lowest floor that the replay window allows: positions below it are outside."""

@@ -63,7 +63,6 @@ class _Dropped(msgspec.Struct, frozen=True):
     position: int
     size: int
     removal: Removal
-    hard: bool = False  # a revision that is removed for good: its followers are told
 
 
 def _sum(dropped: Sequence[_Dropped]) -> tuple[int, int]:
@@ -177,8 +176,7 @@ class SqlWriter:
                 "WHERE t.tag = ?4 AND t.created_at <= ?2 AND o.kind = ?5 LIMIT ?6",
                 (bytes.fromhex(author), until, nostr.VANISH, tag_key("p", author), GIFT_WRAP, limit - len(gone)),
             )
-            dropped = self._drop([row[0] for row in rows], State.REMOVED, "vanished")
-            tip = self._tell(dropped, tip)
+            dropped, tip = self._remove_for_good([row[0] for row in rows], "vanished", tip)
             gone += dropped
             if len(gone) >= limit:
                 break
@@ -186,9 +184,8 @@ class SqlWriter:
         return tip, gone
 
     def _remove(self, positions: Sequence[int], reason: str) -> int:
-        """Within a transaction of its own: remove, and give the removals of revisions their positions."""
-        dropped = self._drop(positions, State.REMOVED, reason)
-        tip = self._tell(dropped, self.log().tip)
+        """Remove for good, within a transaction of its own."""
+        dropped, tip = self._remove_for_good(positions, reason, self.log().tip)
         self._db.execute("UPDATE log SET tip = ?", (tip,))
         return len(dropped)
 
@@ -209,7 +206,11 @@ class SqlWriter:
                     f"SELECT position, head = 0 OR action = 1 OR state = 2 FROM {SNAPSHOTS_OF_DOCUMENT}", (document,)
                 )
                 positions = [row[0] for row in rows]
-                if positions and max(positions) < floor and all(deletes for _, deletes in rows):
+                told = self._value(
+                    f"SELECT max(m.position) FROM {SNAPSHOTS_OF_DOCUMENT} JOIN removals m ON m.target = snapshots.position",
+                    (document,),
+                )
+                if positions and max(*positions, told or 0) < floor and all(deletes for _, deletes in rows):
                     self._drop(positions, State.REMOVED, "forgotten", "family = 1")
                     for chunk in chunks(positions, 500):
                         for table in ("fresh_ids", "settled_ids"):
@@ -219,6 +220,7 @@ class SqlWriter:
                                 f"WHERE position IN ({marks(chunk)}))",
                                 chunk,
                             )
+                        self._db.execute(f"DELETE FROM removals WHERE target IN ({marks(chunk)})", chunk)
                         self._db.execute(f"DELETE FROM operations WHERE position IN ({marks(chunk)})", chunk)
                     forgotten += 1
             return forgotten
@@ -234,7 +236,9 @@ class SqlWriter:
             self._db.execute("UPDATE log SET epoch = ?, tip = ?, floor = ?", (epoch, tip, tip + 1))
         return epoch
 
-    def _drop(self, positions: Sequence[int], state: State, reason: str, condition: str = "1 = 1") -> list[_Dropped]:
+    def _drop(
+        self, positions: Sequence[int], state: State, reason: str, condition: str = "1 = 1", hard: bool = False
+    ) -> list[_Dropped]:
         """Take the payloads and the tag rows away from what meets the condition and is retained.
 
         A snapshot that was a head stays marked: it is known, and what its clock has superseded does not come back. A
@@ -271,26 +275,24 @@ class SqlWriter:
             )
             for row in rows:
                 revision = None if row[9] is None else row[9].hex()
-                removal = Removal(row[5].hex(), row[1], row[6].hex(), reason, None, row[8], row[7], revision)
-                hard = revision is not None and state is State.REMOVED
-                dropped.append(_Dropped(row[0], row[2], removal, hard))
-                if hard:
+                removal = Removal(row[5].hex(), row[1], row[6].hex(), reason, None, row[8], row[7], revision, row[0])
+                dropped.append(_Dropped(row[0], row[2], removal))
+                if hard and revision is not None:
                     self._anything_removed = True
                     Edges(self._db, row[10]).removed(row[0])
-                else:
+                elif not hard:
                     self._removals.append(removal)
         return dropped
 
-    def _tell(self, dropped: Iterable[_Dropped], tip: int) -> int:
-        """Give the hard removal of each revision a position after the tip, for its followers. The tip after them."""
+    def _remove_for_good(self, positions: Sequence[int], reason: str, tip: int) -> tuple[list[_Dropped], int]:
+        """Remove what is retained at these positions; each removal takes a position after the tip. The tip after it."""
+        dropped = self._drop(positions, State.REMOVED, reason, hard=True)
         rows: list[Any] = []
-        for one in dropped:
-            if one.hard:
-                tip += 1
-                rows += (tip, one.position, one.removal.recipient, one.removal.reason)
-                self._removals.append(msgspec.structs.replace(one.removal, position=Position(tip)))
+        for at, one in enumerate(dropped, start=tip + 1):
+            rows += (at, one.position, one.removal.recipient, reason)
+            self._removals.append(msgspec.structs.replace(one.removal, position=Position(at)))
         insert(self._db, "removals", 4, rows)
-        return tip
+        return dropped, tip + len(dropped)
 
     # --- access keys and settings ---
 
@@ -532,7 +534,7 @@ class _Group:
         positions = {one.position for one in dropped}
         for one in dropped:
             self._known[bytes.fromhex(one.removal.id)] = State.REMOVED
-        if removed := [one.removal for one in dropped if one.hard]:
+        if removed := [one.removal for one in dropped if one.removal.revision is not None]:
             self._revisions.removed(removed)
         for document, current in self._heads.items():  # of what can be replaced; snapshots stay where they are
             if any(head.position in positions for head in current) and not any(head.clock for head in current):
@@ -576,8 +578,7 @@ class _Group:
             targets,
         )
         self._writer._anything_deleted |= bool(targets)
-        dropped = self._writer._drop(positions, State.REMOVED, DELETED.reason)
-        self._tip = self._writer._tell(dropped, self._tip)
+        dropped, self._tip = self._writer._remove_for_good(positions, DELETED.reason, self._tip)
         if dropped:
             self._gone(dropped)
 

@@ -18,7 +18,7 @@ from revision_histories import (
     times,
     vanishing,
 )
-from revision_model import DELETED, VANISHED, RevisionModel, by_name
+from revision_model import DELETED, VANISHED, RevisionModel, by_name, recipient_of
 from stores import NOW, Opened, Stores
 
 from anabranch.core import changes, nostr
@@ -110,7 +110,7 @@ def test_whatever_happens_the_store_answers_as_the_model_does(stores: Stores, da
         assert {(f.position, f.id, f.state) for f in opened.facts()} == {
             (r.position, r.id, r.state) for r in model.records
         }
-        assert opened.reader.removals(0, model.tip) == [told.position for told in model.told]
+        removals_are_told_in_their_places(opened, model)
         assert opened.reader.oldest_mtime() == model.oldest_mtime()
         current_revisions_are_the_heads(opened, model, data)
         pages_laid_end_to_end_are_the_whole_feed(opened, model, data)
@@ -120,6 +120,15 @@ def test_whatever_happens_the_store_answers_as_the_model_does(stores: Stores, da
         opened.reopen()
         assert opened.heads() == model.heads()
         assert opened.writer.take_removals() == []
+
+
+def removals_are_told_in_their_places(opened: Opened, model: RevisionModel) -> None:
+    removals = opened.reader.removals(0, model.tip, 1_000)
+    assert [(one.position, one.target, one.id, one.reason, one.recipient) for one in removals] == [
+        (told.position, told.record.position, told.record.id, told.reason, recipient_of(told.record))
+        for told in model.told
+    ]
+    assert opened.reader.removals(0, model.tip, 1) == removals[:1]
 
 
 def current_revisions_are_the_heads(opened: Opened, model: RevisionModel, data) -> None:
@@ -313,7 +322,9 @@ def test_a_removal_stands_in_the_log_where_it_happened(opened: Opened):
         (4, one.id, "removed by the relay's operator"),
     ]
     assert (entries[2].position, entries[2].state, entries[1].revision) == (5, State.RETAINED, A)
-    assert opened.reader.removals(0, 3) == [] and opened.reader.removals(0, 4) == opened.reader.removals(3, 9) == [4]
+    assert opened.reader.removals(0, 3, 9) == []
+    assert [one.position for one in opened.reader.removals(0, 4, 9)] == [4]
+    assert [one.position for one in opened.reader.removals(3, 9, 9)] == [4]
     assert opened.reader.changes(RevisionQuery(RECIPIENTS[1]), 0, None, 10).entries == []
     by_document = RevisionQuery(P, coordinates=frozenset("A"))
     assert [(e.position, e.reason is None) for e in opened.reader.changes(by_document, 0, None, 10).entries] == [

@@ -17,8 +17,8 @@ from wraps import GIFT_WRAP, MTIME, check_store, heads_of, opening, reconcile_ev
 
 from anabranch.core import revisions
 from anabranch.store.contract import Offer
-from anabranch.store.sqlite import SqliteStore
 from anabranch.store.sql_writer import VANISH_AT_ONCE
+from anabranch.store.sqlite import SqliteStore
 from anabranch.wire import messages
 
 SOMEONE = Author.of(b"\x0b" * 32)

@@ -28,6 +28,7 @@ from anabranch.pipeline.jobs import heads, ingest
 spark = session("local[2]", {"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "700m",
                              "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"})
 print("ready", flush=True)
+ingest.ALONE_BELOW = int(sys.argv[3])
 lake = Lake(sys.argv[1], spark, create=True)
 ingest.ingest(lake, [sys.argv[2]], batch_rows=60, wait=30)
 heads.update(lake, wait=30)
@@ -82,7 +83,7 @@ def test_a_run_that_ends_at_any_commit_is_taken_up(new_lake: Callable[[], Lake],
             return call
 
         with pytest.MonkeyPatch.context() as patch:
-            for name in ("commit", "append"):
+            for name in ("append", "take"):
                 patch.setattr(Table, name, crashing(getattr(Table, name), 1 + points % COMMITS))
             try:
                 ingest(lake, [str(source)], batch_rows=40)
@@ -107,12 +108,15 @@ def killed_at_random(spark: SparkSession, folder: Path, times: int, seed: int) -
         with source.open("ab") as file:  # there is always something to do
             file.writelines(line + b"\n" for line in lines[written:more])
         written = more
+        alone_below = rng.choice((0, 1_000))  # by tasks, or in the driver itself
         run = subprocess.Popen(
-            [sys.executable, "-c", RUN, str(lake), str(source)], stdout=subprocess.PIPE, start_new_session=True
+            [sys.executable, "-c", RUN, str(lake), str(source), str(alone_below)],
+            stdout=subprocess.PIPE,
+            start_new_session=True,
         )
         assert run.stdout is not None
         assert run.stdout.readline() == b"ready\n"
-        time.sleep(rng.uniform(0.0, 12.0))
+        time.sleep(rng.uniform(0.0, 6.0))
         # The driver alone, as an operator kills it, or all of it, as a machine that goes down.
         if rng.random() < 0.5:
             os.kill(run.pid, signal.SIGKILL)

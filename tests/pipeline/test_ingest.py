@@ -1,5 +1,6 @@
 """Every operation is in the lake once and proven, whatever it came from and however often it came."""
 
+import gzip
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import duckdb
 import polars
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from logs import AUTHORS, START, WRAPS, bad_lines, make_store, random_history, revision, snapshot
@@ -50,6 +52,27 @@ def test_what_a_node_stores_of_a_dump_is_what_the_lake_takes(new_lake: Lakes, tm
     reasons = {row["position"]: row["reason"] for row in lake.rejected().collect()}
     for at, words in enumerate(bad_lines(), start=len(lines) + 1):
         assert words in reasons[at]
+
+
+@pytest.mark.parametrize("alone_below", [0, 1_000])
+@pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
+def test_bad_lines_of_any_dump_are_rejected_with_a_reason_and_stop_nothing(
+    new_lake: Lakes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, alone_below: int
+):
+    monkeypatch.setattr("anabranch.pipeline.jobs.ingest.ALONE_BELOW", alone_below)
+    bad, good = bad_lines(), list(dict.fromkeys(random_history(13)))[:30]
+    lake, content = new_lake(), b"\n".join([*good[:10], *bad.values(), *good[10:]])
+    file = tmp_path / f"x.jsonl{suffix}"
+    if suffix == ".zst":
+        with pa.CompressedOutputStream(str(file), "zstd") as out:
+            out.write(content)
+    else:
+        file.write_bytes(gzip.compress(content) if suffix else content)
+    done = ingest(lake, [str(file)])
+    assert (done.rejected, done.sightings) == (len(bad), len(good))
+    reasons = [row["reason"] for row in lake.rejected().orderBy("position").collect()]
+    assert all(words in reason for words, reason in zip(bad, reasons, strict=True))
+    assert ingest(lake, [str(file)]).batches == 0
 
 
 def test_ingest_is_incremental_and_running_it_again_is_harmless(new_lake: Lakes, tmp_path: Path):

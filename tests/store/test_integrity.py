@@ -93,7 +93,7 @@ def test_progress_ends_at_the_tip(folder: Path) -> None:
     told: list[tuple[int, int]] = []
     with SqliteStore.inspect(folder).reader() as reader:
         integrity.verify(reader, lambda position, tip: told.append((position, tip)), workers=0)
-    assert told[-1] == (14, 14)
+    assert told[-1] == (15, 15)
 
 
 def test_a_changed_payload_is_found(folder: Path, change: Callable[..., None]) -> None:
@@ -225,7 +225,7 @@ def test_an_operation_beyond_the_tip_is_found(folder: Path, change: Callable[...
 
 def test_a_floor_out_of_place_is_found(folder: Path, change: Callable[..., None]) -> None:
     change("UPDATE log SET floor = 99")
-    assert only(verify(folder)) == (None, "floor 99 is outside 1 to 15")
+    assert only(verify(folder)) == (None, "floor 99 is outside 1 to 16")
 
 
 def test_rows_that_cannot_be_read_are_named_and_the_rest_is_still_checked(

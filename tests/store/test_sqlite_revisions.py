@@ -226,9 +226,44 @@ def test_a_file_of_the_release_before_is_brought_up_with_all_that_is_in_it(tmp_p
     try:
         assert store.writer.log() == log
         fill(store, wrapped(A), ME.sign(5, [["e", note.id]], "", START))
-        assert store.writer.log().tip == 3
+        assert store.writer.log().tip == 4  # the deletion, and what it removed
     finally:
         store.close()
+    assert verify(tmp_path / "data").sound
+
+
+def as_schema_2(folder: Path) -> None:
+    """There, only the removals of revisions stood in the log."""
+    connection = apsw.Connection(str(folder / DATABASE))
+    connection.execute(
+        "CREATE TABLE before (position INTEGER PRIMARY KEY, target INTEGER NOT NULL, recipient TEXT NOT NULL, "
+        "reason TEXT NOT NULL); INSERT INTO before SELECT * FROM removals; DROP TABLE removals; "
+        "ALTER TABLE before RENAME TO removals; CREATE INDEX removal_feed ON removals (recipient)"
+    )
+    connection.pragma("user_version", 2)
+    connection.close()
+
+
+def test_removals_of_the_release_before_stay_and_from_then_on_all_are_told(tmp_path: Path):
+    store = SqliteStore.open(tmp_path / "data")
+    note = ME.sign(1, [], "before", START)
+    fill(store, note, one := wrapped(A))
+    store.writer.remove([one.id])
+    store.close()
+    as_schema_2(tmp_path / "data")
+    store = SqliteStore.open(tmp_path / "data")
+    try:
+        store.writer.remove([note.id])
+        with store.reader() as reader:
+            told = reader.removals(Position(0), Position(9), 9)
+            feed = reader.changes(RevisionQuery(ME.pubkey), Position(0), None, 9).entries
+    finally:
+        store.close()
+    assert [(r.position, r.target, r.id, r.recipient) for r in told] == [
+        (3, 2, one.id, ME.pubkey),
+        (4, 1, note.id, None),
+    ]
+    assert [(entry.position, entry.id) for entry in feed] == [(3, one.id)]
     assert verify(tmp_path / "data").sound
 
 

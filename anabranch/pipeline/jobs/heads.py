@@ -1,42 +1,53 @@
 """Heads: of every document the versions that nothing known supersedes, for the snapshot and the revision family.
 
 `heads` takes versions in any number and order; what decides is `frontier`, the twin in columns of the rules in `core`.
-Facts of operations whose payload is gone count as well: what they supersede stays superseded. Over a whole lake, `scan`
-needs no shuffle: ingest writes what belongs to one bucket of documents into files of its own, and a task works through
-the files of a bucket, a few at a time.
+Facts of operations whose payload is gone count as well: what they supersede stays superseded.
 
-`update` keeps the lake's table. Heads of heads and of what is new are the heads of all, so only documents that
-something new belongs to are looked at. For revisions the names of parents that have not come yet are kept beside the
-heads (`awaited`): a late parent is no head.
+Over a whole lake nothing is moved between tasks: ingest writes what belongs to one bucket of documents into files of
+its own, and a task works through a bucket, as many documents at a time as memory allows. `scan` gives all heads so.
+
+`update` keeps the lake's table, a file for each bucket, and looks only at documents that something new belongs to: rows
+of a later batch than the last one it saw. Heads of heads and of what is new are the heads of all; for revisions the
+names of parents that have not come yet are kept beside the heads (`awaited`), because a late parent is no head. Where
+more than that is needed, after a removal above all, a document is worked out again from all that is known of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import reduce
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyspark.sql import Column, DataFrame, Observation
+from deltalake.exceptions import DeltaError
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
+from pyspark.sql import types as t
 
-from anabranch.core.operation import Family
-from anabranch.pipeline.delta import Table, filesystem
-from anabranch.pipeline.frontier import frontier
+from anabranch.core.operation import Family, State
+from anabranch.pipeline.delta import File, Table, filesystem, write_file
+from anabranch.pipeline.frontier import again, frontier
 from anabranch.pipeline.lake import Lake
-from anabranch.pipeline.schema import BUCKETS, FAMILIES, HEADS, VERSIONS, arrow
+from anabranch.pipeline.ledger import WORK
+from anabranch.pipeline.schema import BUCKETS, FAMILIES, HEADS, STATES, VERSIONS, arrow
 
 VERSIONED = [FAMILIES[Family.SNAPSHOT], FAMILIES[Family.REVISION]]
+REMOVED = STATES[State.REMOVED]
 
 ROWS_AT_ONCE = 500_000
-"""So many rows of a bucket, and what was found before, are in a task's memory at once."""
+"""So many versions, about, are in a task's memory at once."""
+
+ALONE_BELOW = 20_000
+"""Fewer versions than this are looked at here: asking others would take longer."""
 
 FULL_ABOVE = 0.5
-"""When more than this share of all files is new, all documents are looked at: that costs less."""
+"""When more than this share of all rows is new, all documents are looked at: that costs less."""
 
 _HEADS, _VERSIONS = arrow(HEADS), arrow(VERSIONS)
-_STORED = [name for name in VERSIONS.names if name not in ("payload", "awaited")]
+_STORED = [name for name in VERSIONS.names if name not in ("payload", "removed", "awaited")]
+_COUNTED = ["payload", "number", "heads", "deleted"]
 
 
 class Summary(msgspec.Struct):
@@ -53,11 +64,13 @@ class Summary(msgspec.Struct):
 
 def versions(operations: DataFrame, facts: DataFrame) -> DataFrame:
     """Operations and facts as versions of documents."""
-    return _versions(operations, True).unionAll(_versions(facts, False))
+    return _versions(operations, f.lit(True), f.lit(False)).unionAll(
+        _versions(facts, f.lit(False), f.col("state") == REMOVED)
+    )
 
 
-def _versions(rows: DataFrame, payload: bool) -> DataFrame:
-    added = {"payload": f.lit(payload), "awaited": f.lit(None).cast("array<string>")}
+def _versions(rows: DataFrame, payload: Column, removed: Column) -> DataFrame:
+    added = {"payload": payload, "removed": removed, "awaited": f.lit(None).cast("array<string>")}
     return rows.filter(f.col("family").isin(VERSIONED)).withColumns(added).select(VERSIONS.names)
 
 
@@ -73,121 +86,261 @@ def heads(of: DataFrame) -> DataFrame:
 
 def scan(lake: Lake) -> DataFrame:
     """The heads of all that is in a lake, straight from its files."""
-    files = [
-        (_bucket(file), file, payload)
-        for name, payload in (("operations", True), ("facts", False))
-        for file in lake.table(name).files()
-    ]
-    mixed = [(file, payload) for bucket, file, payload in files if bucket is None]
-    by_bucket = [[(file, payload) for own, file, payload in files if own == bucket] for bucket in BUCKETS]
+    files = _Files.of(lake)
 
     def found(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                own = _tables(by_bucket[number], None)
-                shared = _tables(mixed, BUCKETS[number])
-                yield from _folded(own, shared).to_batches()
+                for some in files.bucket(BUCKETS[number]).heads():
+                    yield from some.to_batches()
 
+    return _for_each_bucket(lake).mapInArrow(found, HEADS)
+
+
+def _for_each_bucket(lake: Lake) -> DataFrame:
     tasks = min(len(BUCKETS), 2 * lake.spark.sparkContext.defaultParallelism)
-    return lake.spark.range(0, len(BUCKETS), 1, tasks).mapInArrow(found, HEADS)
+    return lake.spark.range(0, len(BUCKETS), 1, tasks)
 
 
-def _bucket(file: str) -> str | None:
-    """The bucket of documents that a file is of; None: of any."""
-    _, _, rest = file.rpartition("bucket=")
-    bucket = rest.partition("/")[0]
-    return bucket if bucket in BUCKETS else None
+# --- the files of a bucket -------------------------------------------------------------------------------------------
 
 
-def _folded(*parts: Iterator[pa.Table]) -> pa.Table:
-    """The heads of many tables, with a bounded number of rows in memory."""
-    waiting: list[pa.Table] = []
-    for part in parts:
-        for table in part:
-            waiting.append(table)
-            if sum(map(len, waiting)) >= ROWS_AT_ONCE:
-                waiting = [_as_versions(frontier(pa.concat_tables(waiting)))]
-    return frontier(pa.concat_tables(waiting)) if waiting else _HEADS.empty_table()
+class _Held(msgspec.Struct, frozen=True):
+    """A file with versions: those of one bucket, or, where that is None, of any; operations, or facts."""
+
+    uri: str
+    rows: int
+    bucket: str | None
+    operations: bool
+    fresh: bool = True
 
 
-def _as_versions(heads: pa.Table) -> pa.Table:
-    """Heads as versions to be looked at again: what their parents superseded is gone, what they wait for is not."""
-    parents = pa.nulls(heads.num_rows, _VERSIONS.field("parents").type)
-    return heads.append_column("parents", parents).select(VERSIONS.names).cast(_VERSIONS)
+class _Files(msgspec.Struct, frozen=True):
+    """Files with versions, and of one bucket those that may have something of it."""
+
+    held: Sequence[_Held]
+    own: str = ""
+
+    @classmethod
+    def of(cls, lake: Lake) -> _Files:
+        sources = [lake.table("operations"), lake.table("facts")]
+        return cls([held for source in sources for held in _held(source, _known(lake.table("heads"), source))])
+
+    def bucket(self, bucket: str) -> _Files:
+        return _Files([held for held in self.held if held.bucket in (None, bucket)], bucket)
+
+    def facts(self) -> _Files:
+        return _Files([held for held in self.held if not held.operations], self.own)
+
+    @property
+    def rows(self) -> int:
+        return sum(held.rows for held in self.held)
+
+    @property
+    def fresh_rows(self) -> int:
+        """How many are in files that were not there when the heads were last worked out."""
+        return sum(held.rows for held in self.held if held.fresh)
+
+    def heads(self) -> Iterator[pa.Table]:
+        """The heads of all documents of the bucket."""
+        rows = sum(held.rows if held.bucket else held.rows // len(BUCKETS) for held in self.held)
+        parts = 1 + rows // ROWS_AT_ONCE
+        for part in range(parts):
+            low = f"{self.own}{0x10000 * part // parts:04x}"
+            high = f"{self.own}{0x10000 * (part + 1) // parts:04x}" if part + 1 < parts else f"{self.own}g"
+            some = [self._read(held, (low, high) if parts > 1 else None) for held in self.held]
+            yield frontier(pa.concat_tables([_VERSIONS.empty_table(), *some]))
+
+    def of_documents(self, documents: pa.Array) -> pa.Table:
+        """All versions of some documents."""
+        return pa.concat_tables([_VERSIONS.empty_table(), *(self._read(held, of=documents) for held in self.held)])
+
+    def fresh(self, after: int) -> pa.Table:
+        """The versions that a later batch has brought."""
+        new = [self._read(held, after=after) for held in self.held if held.fresh]
+        return pa.concat_tables([_VERSIONS.empty_table(), *new])
+
+    def _read(
+        self,
+        held: _Held,
+        between: tuple[str, str] | None = None,
+        of: pa.Array | None = None,
+        after: int | None = None,
+    ) -> pa.Table:
+        """The versions in a file: all of the bucket, or of a part of it, or of some documents, or of later batches."""
+        system, path = filesystem(held.uri)
+        columns = [*_STORED, *(() if held.operations else ("state",)), *(() if after is None else ("batch",))]
+        with pq.ParquetFile(path, filesystem=system) as file:
+            if of is not None:  # most files have none of a few documents: look before the rest is read
+                documents = file.read(["document"], use_threads=False)["document"]
+                if not pc.any(pc.is_in(documents, of), min_count=0).as_py():
+                    return _VERSIONS.empty_table()
+            table = file.read(columns, use_threads=False)
+        document, family = table["document"], table["family"]
+        wanted = [pc.or_(*(pc.equal(family, one) for one in VERSIONED))]
+        if held.bucket is None:
+            wanted.append(pc.starts_with(document, self.own))
+        if between is not None:
+            wanted += [pc.greater_equal(document, between[0]), pc.less(document, between[1])]
+        if of is not None:
+            wanted.append(pc.is_in(document, of))
+        if after is not None:
+            wanted.append(pc.greater(table["batch"], after))
+        return _as_versions(_only(table, wanted), held.operations)
 
 
-def _tables(files: Sequence[tuple[str, bool]], bucket: str | None) -> Iterator[pa.Table]:
-    """The versions in files, of one bucket where these are of any."""
-    for file, payload in files:
-        system, path = filesystem(file)
-        table = pq.read_table(path, filesystem=system, columns=_STORED, use_threads=False, partitioning=None)
-        wanted = pc.is_in(table["family"], pa.array(VERSIONED))
-        if bucket is not None:
-            wanted = pc.and_(wanted, pc.starts_with(table["document"], bucket))
-        if not pc.all(wanted, min_count=0).as_py():
-            table = table.filter(wanted)
-        count = table.num_rows
-        table = table.append_column("payload", pa.repeat(payload, count))
-        table = table.append_column("awaited", pa.nulls(count, _VERSIONS.field("awaited").type))
-        yield table.select(VERSIONS.names).cast(_VERSIONS)
+def _only(table: pa.Table, conditions: Sequence[pa.ChunkedArray]) -> pa.Table:
+    """The rows that meet all conditions; the very same table where all rows do."""
+    met = reduce(pc.and_kleene, conditions)  # what is no version of anything has no document
+    return table if pc.all(met, min_count=0).as_py() else table.filter(met)
+
+
+def _as_versions(rows: pa.Table, operations: bool) -> pa.Table:
+    """Rows of operations, or of facts, as versions."""
+    removed = pa.repeat(False, rows.num_rows) if operations else pc.equal(rows["state"], REMOVED)
+    rows = rows.append_column("payload", pa.repeat(operations, rows.num_rows)).append_column("removed", removed)
+    awaited = pa.nulls(rows.num_rows, _VERSIONS.field("awaited").type)
+    return rows.append_column("awaited", awaited).select(VERSIONS.names).cast(_VERSIONS)
+
+
+def _held(source: Table, known: set[str] | None) -> Iterator[_Held]:
+    for file in source.named():
+        _, _, rest = file.path.rpartition("bucket=")
+        bucket = rest.partition("/")[0]
+        own = bucket if bucket in BUCKETS else None
+        uri = f"{source.path}/{file.path}"
+        yield _Held(uri, file.rows, own, source.name == "operations", known is None or uri not in known)
+
+
+def _known(heads: Table, source: Table) -> set[str] | None:
+    """The files of a source that the heads were worked out from; None where that cannot be told any more."""
+    done = heads.done(source.name)
+    try:
+        return set(source.files(done)) if done >= 0 else None
+    except DeltaError:  # a table's log is cleaned up now and then
+        return None
 
 
 # --- the table -------------------------------------------------------------------------------------------------------
 
 
+class _Written(msgspec.Struct, frozen=True):
+    """What a task has made of a bucket: a file, unless it has no heads or they stayed as they were."""
+
+    bucket: str
+    summary: Summary
+    file: File | None = None
+    same: bool = False
+
+
+_WRITTEN = t.StructType([t.StructField("written", t.StringType())])
+
+
 def update(lake: Lake, full: bool = False, wait: float = 0.0) -> Summary:
     """Bring the lake's heads up to its operations and facts. `full` looks at every document again."""
     with lake.lock(wait):
-        table, sources = lake.table("heads"), [lake.table("operations"), lake.table("facts")]
+        table = lake.table("heads")
         table.sweep()
-        done = {source.name: source.version for source in sources}
-        fresh = None if full else _fresh(table, sources)
-        if fresh is not None and not any(fresh):
-            return summarise(table.read(lake.spark))
-        if fresh is None:
-            found = scan(lake)
+        operations, facts = lake.table("operations"), lake.table("facts")
+        done = {WORK: operations.done(WORK), operations.name: operations.version, facts.name: facts.version}
+        files, before, after = _Files.of(lake), table.named(), table.done(WORK)
+        task = _Task(files, table.path, table.folder(), before, after)
+        if full or after < 0 or files.fresh_rows > FULL_ABOVE * files.rows:
+            task = msgspec.structs.replace(task, before=(), after=None)
+        written = task.carry_out(lake)
+        kept = {f"bucket={one.bucket}" for one in written if one.same}
+        gone = [file.path for file in before if file.path.split("/")[1] not in kept]
+        if gone or after < done[WORK]:
+            table.take([one.file for one in written if one.file is not None], done, without=gone)
+        return reduce(_sum, (one.summary for one in written))
+
+
+class _Task(msgspec.Struct, frozen=True):
+    """The work on every bucket: all of it again, or, with `after`, what later batches have brought to the heads."""
+
+    files: _Files
+    table: str
+    folder: str
+    before: Sequence[File]
+    after: int | None
+
+    def carry_out(self, lake: Lake) -> list[_Written]:
+        def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                for number in batch.column(0).to_pylist():
+                    told = msgspec.json.encode(self._written(BUCKETS[number])).decode()
+                    yield pa.RecordBatch.from_pydict({"written": [told]})
+
+        if (self.files.rows if self.after is None else self.files.fresh_rows) < ALONE_BELOW:
+            return [self._written(bucket) for bucket in BUCKETS]
+        rows = _for_each_bucket(lake).mapInArrow(work, _WRITTEN).collect()
+        return [msgspec.json.decode(row["written"], type=_Written) for row in rows]
+
+    def _written(self, bucket: str) -> _Written:
+        files = self.files.bucket(bucket)
+        if self.after is None:
+            found = pa.concat_tables([_HEADS.empty_table(), *files.heads()])
         else:
-            operations, facts = (source.read(lake.spark, files) for source, files in zip(sources, fresh, strict=True))
-            found = advance(table.read(lake.spark), versions(operations, facts))
-        seen = Observation()
-        folder = table.stage(found.observe(seen, *_counts()).coalesce(lake.spark.sparkContext.defaultParallelism))
-        table.commit([folder], done, replace=True)
-        return Summary(**seen.get)
+            own = [f"{self.table}/{file.path}" for file in self.before if f"/bucket={bucket}/" in file.path]
+            fresh = files.fresh(self.after)
+            if not fresh.num_rows:
+                return _Written(bucket, summarise(_table(own, _COUNTED)), same=True)
+            found = advance(_table(own, HEADS.names), fresh, files)
+        file = write_file(found, self.table, f"{self.folder}/bucket={bucket}") if found.num_rows else None
+        return _Written(bucket, summarise(found), file)
 
 
-def advance(current: DataFrame, fresh: DataFrame) -> DataFrame:
-    """The heads after more versions, given the heads before: the others stay, the touched are worked out again."""
-    touched = fresh.select("document").distinct()
-    before = (
-        current.join(touched, "document", "left_semi")
-        .withColumn("parents", f.lit(None).cast("array<string>"))
-        .select(VERSIONS.names)
+def _table(uris: Sequence[str], columns: list[str]) -> pa.Table:
+    """Heads that were written."""
+    tables = [pa.table([pa.array([], field.type) for field in _HEADS if field.name in columns], names=columns)]
+    for uri in uris:
+        system, path = filesystem(uri)
+        with pq.ParquetFile(path, filesystem=system) as file:
+            tables.append(file.read(columns, use_threads=False))
+    return pa.concat_tables([one.cast(tables[0].schema) for one in tables])
+
+
+def advance(current: pa.Table, fresh: pa.Table, files: _Files) -> pa.Table:
+    """The heads of a bucket after more versions, given those before: only the touched documents are worked out."""
+    touched = pc.unique(fresh["document"])
+    whole = _to_be_read(fresh, touched, files)
+    in_part = pc.and_(pc.is_in(current["document"], touched), pc.invert(pc.is_in(current["document"], whole)))
+    added = fresh.filter(pc.invert(pc.is_in(fresh["document"], whole)))
+    looked_at = pa.concat_tables([again(current.filter(in_part)), added, files.of_documents(whole)])
+    return pa.concat_tables([current.filter(pc.invert(pc.is_in(current["document"], touched))), frontier(looked_at)])
+
+
+def _to_be_read(fresh: pa.Table, touched: pa.Array, files: _Files) -> pa.Array:
+    """The documents for which heads and what is new are not enough.
+
+    A fact may take a payload away, or come of a revision that is known; and a revision may come that was known by its
+    facts, or that descends from one that was removed.
+    """
+    known = files.facts().of_documents(touched)
+    known = known.filter(pc.is_valid(known["revision"]))
+    again = known.filter(pc.or_(known["removed"], pc.is_in(_identity(known), _identity(fresh))))
+    facts = fresh.filter(pc.invert(fresh["payload"]))
+    return pc.unique(pa.chunked_array([*facts["document"].chunks, *again["document"].chunks], pa.string()))
+
+
+def _identity(revisions: pa.Table) -> pa.Array:
+    """What revisions are known by."""
+    return pc.binary_join_element_wise(revisions["document"], revisions["revision"], "").combine_chunks()
+
+
+def summarise(heads: pa.Table) -> Summary:
+    first = pc.and_(heads["payload"], pc.equal(heads["number"], 0))
+    return Summary(
+        documents=_count(first),
+        heads=_count(heads["payload"]),
+        conflicts=_count(pc.and_(first, pc.greater(heads["heads"], 1))),
+        tombstones=_count(pc.and_(first, heads["deleted"])),
     )
-    return current.join(touched, "document", "left_anti").unionByName(heads(before.unionAll(fresh)))
 
 
-def summarise(table: DataFrame) -> Summary:
-    return Summary(**table.agg(*_counts()).first().asDict())
+def _count(marks: pa.ChunkedArray) -> int:
+    return int(pc.sum(marks, min_count=0).as_py())
 
 
-def _counts() -> list[Column]:
-    first = f.col("payload") & (f.col("number") == 0)
-    return [
-        f.count_if(first).alias("documents"),
-        f.count_if("payload").alias("heads"),
-        f.count_if(first & (f.col("heads") > 1)).alias("conflicts"),
-        f.count_if(first & f.col("deleted")).alias("tombstones"),
-    ]
-
-
-def _fresh(table: Table, sources: Sequence[Table]) -> list[list[str]] | None:
-    """The files of each source that are new since the heads were last worked out; None: all have to be looked at."""
-    added: list[list[str]] = []
-    for source in sources:
-        done = table.done(source.name)
-        before, now = (set(source.files(done)) if done >= 0 else None), source.files()
-        if before is None or not before.issubset(now):
-            return None
-        added.append([file for file in now if file not in before])
-    new, all_files = sum(map(len, added)), sum(len(source.files()) for source in sources)
-    return None if new > FULL_ABOVE * max(1, all_files) else added
+def _sum(one: Summary, other: Summary) -> Summary:
+    return Summary(*(a + b for a, b in zip(msgspec.structs.astuple(one), msgspec.structs.astuple(other), strict=True)))

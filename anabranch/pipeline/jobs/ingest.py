@@ -1,39 +1,45 @@
 """Ingest: logs become tables, each operation once, proven, and nothing lost or twice however often a run is killed.
 
 A batch is planned, and the plan written into the ledger, before any of it is read: so a run that was killed is taken up
-by doing the same batch again. Spark reads and proves the lines in bulk and writes them as files; then each table takes
-its files in one commit that carries the batch's number. A table that has the number already is left alone. `sightings`
-is the last one: a batch that it has is done.
+by doing the same batch again. Tasks read stretches of the logs, prove the lines in bulk and write files (`staging`);
+then each table takes its files in one commit that carries the batch's number. A table that has the number already is
+left alone. `sightings` is the last one: a batch that it has is done.
 
 Of what is known by the same id, the first one stays; of a revision, the first with its document and its own id, as in a
-node. Where nothing in a batch is known already, which is the rule, its files are taken as they were written.
+node (`known`). Where nothing in a batch is known already, which is the rule, its files are taken as they were written.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 import msgspec
 import pyarrow as pa
-import pyarrow.fs as pafs
-from pyspark.sql import DataFrame, SparkSession, Window
-from pyspark.sql import functions as f
+from pyspark.sql import DataFrame, SparkSession
 
-from anabranch.core.operation import Family
-from anabranch.pipeline.delta import filesystem
+from anabranch.pipeline import known
+from anabranch.pipeline.delta import File, rewritten, write_file
+from anabranch.pipeline.jobs.removals import Leaving, leaving
+from anabranch.pipeline.jobs.tidy import tidy
 from anabranch.pipeline.lake import Lake
 from anabranch.pipeline.ledger import WORK, Ledger, Planned, as_json
 from anabranch.pipeline.rows import Rules, read_lines
-from anabranch.pipeline.schema import FAMILIES, MIXED, PROVEN, Outcome
-from anabranch.pipeline.source import Stretch
+from anabranch.pipeline.schema import PROVEN
+from anabranch.pipeline.source import LogReader, Stretch
 from anabranch.pipeline.sources import open_feeds, without_passwords
+from anabranch.pipeline.staging import STAGED, Numbers, Seen, Staged, Stager, heard, told
 
 BATCH_ROWS = 1_000_000
 BUCKETS_ABOVE = 50_000
 """Batches with more rows than this are written in buckets; smaller ones would fall into too small files."""
+ALONE_BELOW = 4_000
+"""Batches with fewer rows than this are read here: asking others would take longer."""
 BYTES_A_ROW = 300  # compressed
-PLACE = ["stream", "epoch", "position"]
+TASKS_MAX = 256
+WRITTEN = ("operations", "facts", "rejected", "sightings")
 Progress = Callable[[int, str], None]
+W = TypeVar("W")
 
 
 class Summary(msgspec.Struct):
@@ -58,12 +64,11 @@ def ingest(
     wait: float = 0.0,
     progress: Progress = lambda rows, remark: None,
 ) -> Summary:
-    """Bring all that is new in the sources into the lake. Raises `GapFound`, `FeedError`, `LakeBusy`."""
+    """Bring all that is new in the sources into the lake. Raises `GapFound`, `FeedError`, `LakeBusy`, `LakeFull`."""
     rules, options = rules or Rules(), {name: value for name, value in (options or {}).items() if value}
     sources, options = without_passwords(sources, options)
-    with lake.lock(wait):
-        for name in ("operations", "facts", "rejected", "sightings"):
-            lake.table(name).sweep()
+    with lake.lock(wait), lake.room():
+        tidy(lake)
         ledger, summary = Ledger(lake), Summary()
         if (unfinished := ledger.unfinished()) is not None:
             progress(0, f"batch {unfinished[0].batch}, which was interrupted")
@@ -82,63 +87,81 @@ class _Batch:
     def __init__(
         self, lake: Lake, ledger: Ledger, lines: Sequence[Planned], rules: Rules, options: Mapping[str, str]
     ) -> None:
-        self._lake, self._lines = lake, lines
-        self._done = {WORK: lines[0].batch}
-        self._read_before = ledger.overlaps(lines)
-        rows = in_buckets(read(lake.spark, lines, rules, options), large=_rows(lines) > BUCKETS_ABOVE)
-        self._folder = lake.table("operations").stage(rows, "outcome", "bucket")
+        self._lake, self._ledger, self._lines = lake, ledger, lines
+        self._number = lines[0].batch
+        self._done = {WORK: self._number}
+        rows = _rows(lines)
+        self._alone = rows < ALONE_BELOW
+        tables = {name: (lake.table(name).path, lake.table(name).folder()) for name in WRITTEN if self._open(name)}
+        stager = Stager(tables, self._number, rows > BUCKETS_ABOVE, self._seen() if ledger.overlaps(lines) else {})
+        self._staged = stage(lake.spark, lines, rules, options, stager, self._alone)
 
     def carry_out(self, summary: Summary) -> None:
-        """Commit the batch table by table. What reads the staged files comes before the commit that takes them."""
-        operations, facts = self._staged(Outcome.OPERATION), self._staged(Outcome.FACT)
-        rejected = self._staged(Outcome.REJECTED)
-        if rejected is not None:
-            rejected = rejected.drop("raw").withColumnsRenamed({"problem": "reason", "line": "raw"})
-        sightings = self._stage("sightings", _union(operations, facts))
-        summary.facts += self._commit("facts", self._stage("facts", facts))
-        summary.rejected += self._commit("rejected", self._stage("rejected", rejected))
+        """Commit the batch table by table. What looks at the tables as they were comes before the first commit."""
+        operations, facts = self._unknown(), self._files("facts")
+        rest, without = [], []
+        if (leaving := self._leaving()) is not None:
+            table = self._lake.table("facts")
+            facts.append(write_file(leaving.facts, table.path, table.folder()))
+            rest, without = leaving.files, leaving.without
+        summary.facts += self._commit("facts", facts)
+        summary.rejected += self._commit("rejected", self._files("rejected"))
         summary.gaps += self._commit_gaps()
-        summary.operations += self._commit("operations", self._unknown(operations))
-        summary.sightings += self._commit("sightings", sightings)
+        if self._commit("operations", [*operations, *rest], without):
+            summary.operations += sum(file.rows for file in operations)
+        summary.sightings += self._commit("sightings", self._files("sightings"))
         summary.batches += 1
-        for outcome in (Outcome.FACT, Outcome.REJECTED):
-            self._lake.table("operations").discard(f"{self._folder}/outcome={outcome}")
 
     def _open(self, name: str) -> bool:
         """Whether a table still lacks the batch."""
-        return self._lake.table(name).done(WORK) < self._done[WORK]
+        return self._lake.table(name).done(WORK) < self._number
 
-    def _staged(self, outcome: Outcome) -> DataFrame | None:
-        """The lines that turned out so; None when there are none."""
-        folder = f"{self._folder}/outcome={outcome}"
-        system, path = filesystem(folder)
-        if system.get_file_info(path).type == pafs.FileType.NotFound:
+    def _of(self, name: str) -> list[Staged]:
+        return [one for one in self._staged if one.table == name]
+
+    def _files(self, name: str) -> list[File]:
+        return [one.file for one in self._of(name)]
+
+    def _seen(self) -> dict[tuple[str, str, str], Seen]:
+        """What the tables have of the logs that are read again; operations are known by more than their places."""
+        return {
+            (name, line.end.stream, line.end.epoch): known.places(self._lake.table(name), line.end)
+            for name in WRITTEN[1:]
+            for line in self._lines
+            if self._open(name)
+        }
+
+    def _unknown(self) -> list[File]:
+        """What is new: the staged files as they are, and where something in them is known, the rest of it."""
+        staged, table = self._of("operations"), self._lake.table("operations")
+        found: list[File] = []
+        parted: list[tuple[str, Numbers]] = []
+        for one, dropped in zip(staged, known.repeated(table, staged), strict=True):
+            if not len(dropped):
+                found.append(one.file)
+            elif len(dropped) < one.file.rows:
+                parted.append((one.file.path, dropped))
+
+        address = table.path
+
+        def rest(of: tuple[str, Numbers]) -> Iterator[Staged]:
+            path, dropped = of
+            yield Staged("operations", rewritten(address, path, dropped))
+
+        return found + [one.file for one in _spread(self._lake.spark, parted, rest, self._alone)]
+
+    def _leaving(self) -> Leaving | None:
+        """What the batch takes out of the lake, because the logs say that it is removed."""
+        seen = self._of("sightings")
+        if not any(one.removals for one in seen) or not self._open("operations"):
             return None
-        return self._lake.spark.read.schema(PROVEN).option("recursiveFileLookup", "true").parquet(folder)
+        files = [f"{self._lake.table(one.table).path}/{one.file.path}" for one in seen]
+        return leaving(self._lake, self._number, files, self._ledger.epochs())
 
-    def _stage(self, name: str, rows: DataFrame | None) -> str | None:
-        """Have the rows of a table written, unless it has them."""
-        if rows is None or not self._open(name):
-            return None
-        table = self._lake.table(name)
-        if self._read_before:
-            rows = rows.join(table.read(self._lake.spark).select(PLACE), PLACE, "left_anti")
-        return table.stage(rows.select(table.schema.names))
-
-    def _unknown(self, operations: DataFrame | None) -> str | None:
-        """The folder of what is new: the staged files as they are, or, where something is known, the rest of them."""
-        table = self._lake.table("operations")
-        if operations is None or not self._open("operations"):
-            return None
-        known = table.read(self._lake.spark)
-        if not any_known(operations, known):
-            return f"{self._folder}/outcome={Outcome.OPERATION}"
-        return table.stage(unknown(operations, known).select(table.schema.names))
-
-    def _commit(self, name: str, folder: str | None) -> int:
+    def _commit(self, name: str, files: Sequence[File], without: Sequence[str] = ()) -> int:
         if not self._open(name):
             return 0
-        return self._lake.table(name).commit([] if folder is None else [folder], self._done)
+        return self._lake.table(name).take(files, self._done, without)
 
     def _commit_gaps(self) -> int:
         rows = [_gap_row(line) for line in self._lines if line.gap is not None]
@@ -163,32 +186,72 @@ def _gap_row(line: Planned) -> dict[str, object]:
     }
 
 
-# --- from lines to rows ----------------------------------------------------------------------------------------------
+# --- from lines to rows, and to files --------------------------------------------------------------------------------
 
 
 def read(spark: SparkSession, stretches: Sequence[Stretch], rules: Rules, options: Mapping[str, str]) -> DataFrame:
     """The lines of some stretches, proven in bulk on every core."""
+    apart, whole = _parted(stretches)
+    found = [_loaded(spark, apart, rules, options, prove="true")] if apart else []
+    if whole:
+        lines = _loaded(spark, whole, rules, options, form="log").repartition(4 * spark.sparkContext.defaultParallelism)
+        found.append(lines.mapInArrow(lambda batches: read_lines(batches, rules), PROVEN))
+    return found[0] if len(found) == 1 else found[0].unionAll(found[1])
+
+
+def stage(
+    spark: SparkSession,
+    stretches: Sequence[Stretch],
+    rules: Rules,
+    options: Mapping[str, str],
+    stager: Stager,
+    alone: bool = False,
+) -> list[Staged]:
+    """Have the lines of some stretches read, proven and written on every core, or here; what files that made."""
+    apart, whole = _parted(stretches)
+    if alone:
+        apart, whole = [*apart, *whole], []
+    reader = LogReader(_options(spark, apart, rules, options, prove="true"))
+    staged = _spread(spark, reader.partitions(), lambda piece: stager.stage(reader.read(piece)), alone)
+    if whole:
+        rows = read(spark, whole, rules, options)
+        staged += heard(rows.mapInArrow(lambda batches: told(stager.stage(batches)), STAGED).toArrow())
+    return staged
+
+
+def _spread(
+    spark: SparkSession, work: Sequence[W], do: Callable[[W], Iterator[Staged]], alone: bool = False
+) -> list[Staged]:
+    """Do pieces of work in tasks, or one after the other here."""
+    if alone or not work:
+        return [staged for piece in work for staged in do(piece)]
+
+    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from told(do(work[number]))
+
+    tasks = spark.range(0, len(work), 1, min(len(work), TASKS_MAX))
+    return heard(tasks.mapInArrow(task, STAGED).toArrow())
+
+
+def _parted(stretches: Sequence[Stretch]) -> tuple[list[Stretch], list[Stretch]]:
+    """What is read in spans, and what is read whole, by one task, so that the others have to be given to prove."""
     named = [Stretch(path=one.path, source=one.source, start=one.start, end=one.end) for one in stretches]
-    cores = spark.sparkContext.defaultParallelism
-    lines = (
-        spark.read.format("anabranch")
-        .options(**options)
-        .options(form="log", rules=rules.encoded(), stretches=as_json(named), partitions=str(cores))
-        .load()
-    )
-    if any(one.end.position == 0 for one in stretches):  # read whole, by one task: let the others prove
-        lines = lines.repartition(4 * cores)
-
-    def prove(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return read_lines(batches, rules)
-
-    return lines.mapInArrow(prove, PROVEN)
+    return [one for one in named if one.end.position], [one for one in named if not one.end.position]
 
 
-def in_buckets(rows: DataFrame, large: bool) -> DataFrame:
-    """The rows with the bucket of files that each is to stand in."""
-    own = f.coalesce(f.substring("document", 1, 1), f.lit(MIXED)) if large else f.lit(MIXED)
-    return rows.withColumn("bucket", own)
+def _loaded(
+    spark: SparkSession, stretches: Sequence[Stretch], rules: Rules, options: Mapping[str, str], **more: str
+) -> DataFrame:
+    return spark.read.format("anabranch").options(**_options(spark, stretches, rules, options, **more)).load()
+
+
+def _options(
+    spark: SparkSession, stretches: Sequence[Stretch], rules: Rules, options: Mapping[str, str], **more: str
+) -> dict[str, str]:
+    parts = str(2 * spark.sparkContext.defaultParallelism)
+    return {**options, "rules": rules.encoded(), "stretches": as_json(stretches), "partitions": parts, **more}
 
 
 def _rows(lines: Sequence[Stretch]) -> int:
@@ -196,34 +259,3 @@ def _rows(lines: Sequence[Stretch]) -> int:
     return sum(
         line.end.position - (line.start.position if line.start else 0) or line.end.byte // BYTES_A_ROW for line in lines
     )
-
-
-def any_known(operations: DataFrame, known: DataFrame) -> bool:
-    """Whether any of the operations may be known already, or stand twice, by their short keys."""
-    counted = (
-        operations.select("key", f.lit(1).alias("fresh"))
-        .unionAll(known.select("key", f.lit(0).alias("fresh")))
-        .groupBy("key")
-        .agg(f.sum("fresh").alias("fresh"), f.count("*").alias("copies"))
-    )
-    return not counted.filter("fresh > 0 AND copies > 1").isEmpty()
-
-
-def unknown(operations: DataFrame, known: DataFrame) -> DataFrame:
-    """Those of the operations that are not known yet, each once: the first by its place."""
-    revision = f.col("family") == FAMILIES[Family.REVISION]
-    identity = f.when(revision, f.concat("document", "revision")).otherwise(f.col("id"))
-    copies = Window.partitionBy("identity").orderBy(*PLACE, "id")
-    return (
-        operations.withColumn("identity", identity)
-        .withColumn("copy", f.row_number().over(copies))
-        .filter("copy = 1")
-        .join(known.select(identity.alias("identity")), "identity", "left_anti")
-        .drop("identity", "copy")
-    )
-
-
-def _union(one: DataFrame | None, other: DataFrame | None) -> DataFrame | None:
-    if one is None or other is None:
-        return other if one is None else one
-    return one.unionAll(other)

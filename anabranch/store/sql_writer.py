@@ -207,7 +207,8 @@ class SqlWriter:
                 )
                 positions = [row[0] for row in rows]
                 told = self._value(
-                    f"SELECT max(m.position) FROM {SNAPSHOTS_OF_DOCUMENT} JOIN removals m ON m.target = snapshots.position",
+                    f"SELECT max(m.position) FROM {SNAPSHOTS_OF_DOCUMENT} "
+                    "JOIN removals m ON m.target = snapshots.position",
                     (document,),
                 )
                 if positions and max(*positions, told or 0) < floor and all(deletes for _, deletes in rows):

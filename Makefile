@@ -22,8 +22,9 @@ $(READY): requirements.lock pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
-run: $(READY)    ## start a node on ./data
-	@$(BIN)/anabranch serve --data ./data
+PIPELINE ?= on
+run: $(READY)    ## start a node on ./data, and the pipeline beside it on ./lake (PIPELINE=off: without)
+	@$(BIN)/anabranch serve --data ./data $(if $(filter off no 0,$(PIPELINE)),,--lake ./lake)
 
 demo: $(READY)   ## a five-minute story on a real node
 	@$(BIN)/anabranch demo

@@ -5,46 +5,24 @@ Spark is loaded when a command runs, not before: every other command starts with
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
 
 import click
 
-from anabranch.cli.shell import Exit, Failure, Shell, options, rows
-from anabranch.cli.units import PublicKeys
+from anabranch.cli.feeds import feed_options
+from anabranch.cli.pipeline_audit import audit_command
+from anabranch.cli.pipeline_export import export_command
+from anabranch.cli.pipeline_report import report_command
+from anabranch.cli.pipeline_retention import retention_command
+from anabranch.cli.pipeline_run import run_command
+from anabranch.cli.shell import Shell, options, rows
+from anabranch.cli.spark import failures, spark_options, start_spark, watched
 from anabranch.node import now
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-POLL_SECONDS = 0.3
-Show = Callable[[float, float | None, str], None]
 
 
 @click.group()
 def pipeline() -> None:
     """Logs into a lake of tables, and what the tables say; on Spark."""
-
-
-def spark_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Where Spark runs, and how long to wait for a lake that is in use."""
-    for option in (
-        click.option(
-            "--wait",
-            type=click.FloatRange(0),
-            default=0.0,
-            metavar="SECONDS",
-            help="Wait so long for another run on the lake.",
-        ),
-        click.option(
-            "--conf", "conf", multiple=True, metavar="NAME=VALUE", help="A setting of Spark; may be given again."
-        ),
-        click.option("--master", metavar="URL", help="Where Spark runs. [default: all cores of this machine]"),
-    ):
-        command = option(command)
-    return command
 
 
 @pipeline.command("ingest")
@@ -58,18 +36,16 @@ def spark_options(command: Callable[..., None]) -> Callable[..., None]:
 )
 @click.option("--lake", "folder", required=True, metavar="DIR", help="Folder of the tables; made when it is not there.")
 @click.option("--gaps", type=click.Choice(["error", "bootstrap"]), default="error", help="What to do about a gap.")
-@click.option("--authors", type=PublicKeys(), metavar="PUBKEYS", help="Over CHANGES: the snapshots of these authors.")
-@click.option("--recipients", type=PublicKeys(), metavar="PUBKEYS", help="Over CHANGES: revisions to these recipients.")
 @click.option("--batch-rows", type=click.IntRange(1), metavar="N", help="At most so many lines at once. [1000000]")
 @spark_options
 @options()
+@feed_options
 def ingest_command(
     shell: Shell,
+    feeds: Mapping[str, str],
     sources: tuple[str, ...],
     folder: str,
     gaps: str,
-    authors: frozenset[str] | None,
-    recipients: frozenset[str] | None,
     batch_rows: int | None,
     master: str | None,
     conf: tuple[str, ...],
@@ -80,7 +56,7 @@ def ingest_command(
     Running it again is harmless, also after it was killed. `ANABRANCH_ADMIN_TOKEN` opens a node's whole log.
     """
     settings = shell.settings()
-    with _failures(shell), shell.progress("Ingesting") as show:
+    with failures(shell), shell.progress("Ingesting") as show:
         show(0, None, "starting Spark")
         from anabranch.pipeline.jobs import ingest
         from anabranch.pipeline.lake import Lake
@@ -88,21 +64,16 @@ def ingest_command(
         from anabranch.pipeline.sources import open_feeds
 
         rules = Rules(settings.event_limits(), settings.kind_policy())
-        feed_options = {
-            "token": settings.admin_token or "",
-            "authors": ",".join(sorted(authors or ())),
-            "recipients": ",".join(sorted(recipients or ())),
-        }
         for source in sources:
-            open_feeds(source, feed_options, rules.limits)  # what is written wrong is told before Spark starts
-        with _spark(master, conf) as spark:
+            open_feeds(source, feeds, rules.limits)  # what is written wrong is told before Spark starts
+        with start_spark(master, conf) as spark:
             started = now.monotonic()
-            with _watched(spark, show):
+            with watched(spark, show):
                 lake = Lake(folder, spark, create=True)
                 done = ingest.ingest(
                     lake,
                     sources,
-                    options=feed_options,
+                    options=feeds,
                     rules=rules,
                     gaps=gaps,
                     batch_rows=batch_rows or ingest.BATCH_ROWS,
@@ -144,15 +115,15 @@ def heads_command(
     shell: Shell, folder: str, full: bool, master: str | None, conf: tuple[str, ...], wait: float
 ) -> None:
     """Work out what is current, what is in conflict and what is deleted."""
-    with _failures(shell), shell.progress("Heads") as show:
+    with failures(shell), shell.progress("Heads") as show:
         show(0, None, "starting Spark")
         from anabranch.pipeline.jobs import heads
         from anabranch.pipeline.lake import Lake
 
         lake = Lake(folder)
-        with _spark(master, conf) as spark:
+        with start_spark(master, conf) as spark:
             started = now.monotonic()
-            with _watched(spark, show):
+            with watched(spark, show):
                 found = heads.update(lake.on(spark), full, wait)
             taken = now.monotonic() - started
     answer = {
@@ -166,72 +137,8 @@ def heads_command(
     shell.note(f"{found.documents:,} documents in {taken:.1f} s")
 
 
-# --- Spark, as the commands use it ------------------------------------------------------------------------------------
-
-
-@contextmanager
-def _spark(master: str | None, conf: tuple[str, ...]) -> Iterator[SparkSession]:
-    from anabranch.pipeline.session import session
-
-    spark = session(master, _conf(conf))
-    try:
-        yield spark
-    finally:
-        spark.stop()
-
-
-def _conf(pairs: tuple[str, ...]) -> Mapping[str, str]:
-    for pair in pairs:
-        if "=" not in pair:
-            raise Failure(f"--conf takes NAME=VALUE, not {pair!r}", Exit.USAGE)
-    return dict(pair.split("=", 1) for pair in pairs)
-
-
-@contextmanager
-def _watched(spark: SparkSession, show: Show) -> Iterator[None]:
-    """Show how far the tasks of what Spark is doing have come."""
-    over = threading.Event()
-
-    def watch() -> None:
-        tracker = spark.sparkContext.statusTracker()
-        while not over.wait(POLL_SECONDS):
-            stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
-            if known := [stage for stage in stages if stage is not None]:
-                done, tasks = (sum(getattr(s, name) for s in known) for name in ("numCompletedTasks", "numTasks"))
-                show(done, tasks, f"{known[0].name.partition(' ')[0]}: {done} of {tasks} tasks")
-
-    thread = threading.Thread(target=watch, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
-
-
-@contextmanager
-def _failures(shell: Shell) -> Iterator[None]:
-    """What the pipeline raises, as the end of a command."""
-    from pyspark.errors import PySparkException
-
-    from anabranch.pipeline.feed import FeedError, GapFound
-    from anabranch.pipeline.java import NoJava
-    from anabranch.pipeline.lake import LakeBusy, NoLake
-
-    try:
-        yield
-    except LakeBusy as error:
-        raise Failure(str(error), Exit.IN_USE) from error
-    except (FeedError, GapFound, NoJava, NoLake) as error:
-        raise Failure(str(error)) from error
-    except PySparkException as error:
-        if shell.debug:
-            raise
-        raise Failure(f"{_last_words(error)}; run it again with --debug to see where") from error
-
-
-def _last_words(error: Any) -> str:
-    """What the Python worker raised, out of all that Spark says about it."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    raised = [line for line in lines if "Error: " in line or "Exception: " in line]
-    return (raised or lines or [type(error).__name__])[-1]
+pipeline.add_command(audit_command)
+pipeline.add_command(export_command)
+pipeline.add_command(retention_command)
+pipeline.add_command(report_command)
+pipeline.add_command(run_command)

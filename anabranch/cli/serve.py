@@ -6,6 +6,7 @@ import sys
 
 import click
 
+from anabranch.cli.beside import Beside
 from anabranch.cli.shell import Failure, Shell, options
 
 
@@ -14,8 +15,11 @@ from anabranch.cli.shell import Failure, Shell, options
 @click.option("--port", type=click.IntRange(0, 65_535), help="Port to listen on; 0 takes a free one. [default: 7447]")
 @click.option("--store", metavar="URL", help="Keep the log in PostgreSQL: postgresql://… [default: SQLite in --data]")
 @click.option("--private/--public", default=None, help="Only authenticated authors read and write, each their own.")
+@click.option("--lake", metavar="DIR", help="Keep tables of the log there, by a pipeline beside the node.")
 @options(json=False)
-def serve(shell: Shell, host: str | None, port: int | None, store: str | None, private: bool | None) -> None:
+def serve(
+    shell: Shell, host: str | None, port: int | None, store: str | None, private: bool | None, lake: str | None
+) -> None:
     """Start a node and serve until SIGTERM or Ctrl-C.
 
     It is ready when GET /readyz answers 200. SIGTERM finishes what is under way and exits 0.
@@ -23,7 +27,14 @@ def serve(shell: Shell, host: str | None, port: int | None, store: str | None, p
     settings = shell.settings(host=host, port=port, store=store, private=private)
     from anabranch.node.main import serve as serve_node
 
-    sys.exit(serve_node(settings))
+    if lake is None:
+        sys.exit(serve_node(settings))
+    pipeline = Beside(settings.data, settings.store, lake, shell.config_file)
+    try:
+        code = serve_node(settings, pipeline.remarks, pipeline.start)
+    finally:
+        pipeline.stop()
+    sys.exit(code)
 
 
 @click.command()

@@ -37,7 +37,7 @@ EXIT_CODES = {
     Exit.DONE: "done",
     Exit.FAILED: "failed; stderr says why",
     Exit.USAGE: "wrong usage or wrong settings; nothing was done",
-    Exit.FOUND_WRONG: "done, and something wrong was found (verify, config check)",
+    Exit.FOUND_WRONG: "done, and something wrong was found (verify, config check, pipeline audit)",
     Exit.IN_USE: "a running node holds the store, or another run the lake",
     Exit.INTERRUPTED: "interrupted by Ctrl-C",
 }

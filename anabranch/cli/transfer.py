@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import os
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any
@@ -13,34 +15,48 @@ import click
 import msgspec
 
 from anabranch.cli.shell import Exit, Failure, Shell, options, rows
-from anabranch.cli.units import Kinds, PublicKeys, Time
+from anabranch.cli.units import Kinds, Names, PublicKeys, Time
 from anabranch.node import now
 from anabranch.store import transfer
 from anabranch.store.contract import StoreBusy
 from anabranch.store.opening import inspect_store, open_store
 
 
+def selection(command: Callable[..., None]) -> Callable[..., None]:
+    """Which operations an export carries; the command gets a `Selector`."""
+
+    @functools.wraps(command)
+    def run(shell: Shell, **given: Any) -> None:
+        chosen = {name: given.pop(name) for name in transfer.Selector.__struct_fields__}
+        command(shell, selector=transfer.Selector(**chosen), **given)
+
+    decorated: Callable[..., None] = run
+    for option in (
+        click.option("--heads-only", is_flag=True, help="Leave out what something stored supersedes."),
+        click.option("--until", type=Time(), metavar="TIME", help="Only what was created at or before."),
+        click.option("--since", type=Time(), metavar="TIME", help="Only what was created at or after."),
+        click.option(
+            "--documents", type=Names(), metavar="NAMES", help="Only these, by key or d tag, comma-separated."
+        ),
+        click.option("--recipients", type=PublicKeys(), metavar="PUBKEYS", help="Only revisions to these."),
+        click.option(
+            "--authors", type=PublicKeys(), metavar="PUBKEYS", help="Only these authors, comma-separated hex."
+        ),
+        click.option("--kinds", type=Kinds(), metavar="KINDS", help="Only these kinds, as 1,42061."),
+    ):
+        decorated = option(decorated)
+    return decorated
+
+
 @click.command("export")
-@click.option("--kinds", type=Kinds(), metavar="KINDS", help="Only these kinds, as 1,42061.")
-@click.option("--authors", type=PublicKeys(), metavar="PUBKEYS", help="Only these authors, comma-separated hex.")
-@click.option("--since", type=Time(), metavar="TIME", help="Only what was created at or after.")
-@click.option("--until", type=Time(), metavar="TIME", help="Only what was created at or before.")
-@click.option("--heads-only", is_flag=True, help="Leave out what something stored supersedes.")
 @options(json=False)
-def export_command(
-    shell: Shell,
-    kinds: frozenset[int] | None,
-    authors: frozenset[str] | None,
-    since: int | None,
-    until: int | None,
-    heads_only: bool,
-) -> None:
+@selection
+def export_command(shell: Shell, selector: transfer.Selector) -> None:
     """Write stored events to stdout, one a line, in the order of the log.
 
     What is compacted or removed has no payload any more and is left out. Runs beside a node.
     """
     settings = shell.settings()
-    selector = transfer.Selector(kinds, authors, since, until, heads_only)
     out = sys.stdout.buffer
     written = 0
     with inspect_store(Path(settings.data), settings.store).reader() as reader, shell.progress("Exporting") as show:
@@ -62,7 +78,7 @@ def export_command(
 )
 @options()
 def import_command(shell: Shell, file: str, rejected_file: Path | None) -> None:
-    """Read events from FILE (JSONL, plain or gzip), prove them and store them; - reads stdin.
+    """Read events from FILE (JSONL, plain, gzip or zstd, or Parquet), prove them and store them; - reads stdin.
 
     A bad line is counted and told, never the end; running it again is harmless. How old or how far in the future an
     event is does not matter here; one that has expired is rejected.

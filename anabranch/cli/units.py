@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import click
 
-from anabranch.core.nostr import KIND_MAX, TIMESTAMP_MAX, is_hex
+from anabranch.core.nostr import KIND_MAX, TIMESTAMP_MAX, Invalid, is_hex
 
 _SPANS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 _SIZES = {"": 1, "b": 1}
@@ -69,6 +70,33 @@ class PublicKeys(click.ParamType):
         parts = [part.strip().lower() for part in str(value).split(",")]
         if not all(is_hex(part, 64) for part in parts):
             self.fail(f"{value!r}: a public key is 64 hexadecimal digits", parameter, context)
+        return frozenset(parts)
+
+
+class SecretKey(click.ParamType):
+    """A secret key as people pass it on, or a file that has it; in hex."""
+
+    name = "key"
+
+    def convert(self, value: Any, parameter: Any, context: Any) -> str:
+        from anabranch.cli.notes_folder import parse_secret
+
+        try:
+            file = Path(str(value))
+            return parse_secret(file.read_text() if file.is_file() else str(value)).hex()
+        except (Invalid, OSError, UnicodeError):
+            self.fail(
+                "it takes a secret key (nsec1… or 64 hexadecimal digits) or a file that has one", parameter, context
+            )
+
+
+class Names(click.ParamType):
+    name = "names"
+
+    def convert(self, value: Any, parameter: Any, context: Any) -> frozenset[str]:
+        parts = [part.strip() for part in str(value).split(",")]
+        if not all(parts):
+            self.fail(f"{value!r}: one of the names is empty", parameter, context)
         return frozenset(parts)
 
 

@@ -47,6 +47,16 @@ def varint(number: int) -> bytes:
 _DIGITS = [bytes((digit,)) for digit in range(0x80)]
 
 
+def fingerprint(total: bytes, count: int) -> bytes:
+    """Of so many ids with this sum: little-endian numbers of 32 bytes, added mod 2^256."""
+    hashed = _NOTHING_HASHED.copy()  # made faster than a new one
+    hashed.update(total + varint(count))
+    return hashed.digest()[:FINGERPRINT_BYTES]
+
+
+_NOTHING_HASHED = sha256()
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Rows:
     """Sorted items as arrays. `sums` has a column more than there are items: the sum of all ids before each place."""
@@ -228,13 +238,10 @@ class Items:
         """Of each stretch from `low` to before `high`."""
         sums = _difference(self._sums(high), self._sums(low))
         joined = np.ascontiguousarray(sums.T, "<u8").tobytes()
-        start, size = sha256(), FINGERPRINT_BYTES  # a copy of an empty hash is made faster than a new one
         found = []
         at = 0
         for count in (high - low).tolist():
-            hashed = start.copy()
-            hashed.update(joined[at : at + ID_BYTES] + varint(count))
-            found.append(hashed.digest()[:size])
+            found.append(fingerprint(joined[at : at + ID_BYTES], count))
             at += ID_BYTES
         return found
 

@@ -1,4 +1,4 @@
-"""The admin API: retention, access keys, connections, the whole log, compaction on demand.
+"""The admin API: retention, access keys, connections, the whole log, compaction on demand and by plan.
 
 Without a token it is off, but for retention: that can be read by anybody, and changed from this machine. With a
 token every change and every listing asks for `Authorization: Bearer …`, compared in constant time.
@@ -18,6 +18,7 @@ from anabranch.core.retention import DAY, DAYS_MAX
 from anabranch.node import now
 from anabranch.node.http import Answer, Request, json_answer
 from anabranch.store import log_pages
+from anabranch.store.compaction import Candidate
 from anabranch.store.contract import AccessKey
 from anabranch.store.runtime import new_access_key
 
@@ -29,6 +30,9 @@ _NOT_CONFIGURED = json_answer({"error": "admin not configured"}, 503)
 _NOT_ALLOWED = json_answer({"error": "method not allowed"}, 405)
 _NOT_FOUND = json_answer({"error": "not found"}, 404)
 _BAD_BODY = "invalid JSON object body"
+
+PLAN_MAX = 1_000
+"""Candidates in one piece of a plan."""
 
 
 class BadRequest(ValueError):
@@ -51,6 +55,8 @@ class Admin:
                 return _UNAUTHORIZED if self._token is not None else _NOT_CONFIGURED
             if path == "compact":
                 return await self._compact(request)
+            if path == "compact/plan":
+                return await self._compact_by_plan(request)
             if path == "keys" or path.startswith("keys/"):
                 return await self._keys(request, unquote(path.removeprefix("keys").removeprefix("/")))
             if path.startswith("events/"):
@@ -109,6 +115,24 @@ class Admin:
         report = await self._node.retention.run()
         after = await self._file_bytes()
         return json_answer(msgspec.to_builtins(report) | {"file_bytes_before": before, "file_bytes_after": after})
+
+    async def _compact_by_plan(self, request: Request) -> Answer:
+        """Let go what of a plan made elsewhere may go: each candidate is checked again, under this node's policy."""
+        if request.method != "POST":
+            return _NOT_ALLOWED
+        body, log = _object(request.body), self._node.log
+        if unknown := [name for name in body if name not in ("stream", "epoch", "operations")]:
+            raise BadRequest(f"unknown field {unknown[0][:32]!r}")
+        if (body.get("stream"), body.get("epoch")) != (log.stream, log.epoch):
+            return json_answer({"error": "the plan is of another log", "stream": log.stream, "epoch": log.epoch}, 409)
+        report, judgement = await self._node.retention.apply(_plan(body.get("operations")))
+        return json_answer(
+            {
+                "dropped": report.compacted_snapshots + report.compacted_revisions,
+                "bytes": report.compacted_bytes,
+                "refused": judgement.refused,
+            }
+        )
 
     async def _file_bytes(self) -> int:
         return await self._node.readers.run(lambda reader: reader.file_bytes())
@@ -199,6 +223,19 @@ def _object(body: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise BadRequest(_BAD_BODY)
     return value
+
+
+def _plan(value: object) -> list[Candidate]:
+    """Positions and ids, checked."""
+    if isinstance(value, list) and len(value) > PLAN_MAX:
+        raise BadRequest(f"at most {PLAN_MAX} operations at once")
+    try:
+        plan = msgspec.convert(value, list[Candidate])
+    except msgspec.ValidationError:
+        plan = None
+    if plan is None or not all(_natural(one.position) and is_hex(one.id, 64) for one in plan):
+        raise BadRequest("operations must be a list of [position, id]")
+    return plan
 
 
 def _natural(value: object) -> bool:

@@ -8,7 +8,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from anabranch.config import Settings
@@ -233,8 +233,11 @@ class Node:
                     connection.ping(time)
 
 
-def serve(settings: Settings) -> int:
-    """Run a node until SIGINT or SIGTERM. The exit code."""
+def serve(settings: Settings, remarks: Sequence[str] = (), started: Callable[[], None] = lambda: None) -> int:
+    """Run a node until SIGINT or SIGTERM. The exit code.
+
+    `remarks` are told with the greeting, and `started` is called after it.
+    """
     logs.set_up(settings.log_format, settings.log_level)
     try:
         store = open_store(Path(settings.data), settings.store, settings.durability)
@@ -249,10 +252,10 @@ def serve(settings: Settings) -> int:
         run = uvloop.run
     except ImportError:
         run = asyncio.run  # type: ignore[assignment]
-    return run(_serve(settings, store))
+    return run(_serve(settings, store, remarks, started))
 
 
-async def _serve(settings: Settings, store: AnyStore) -> int:
+async def _serve(settings: Settings, store: AnyStore, remarks: Sequence[str], started: Callable[[], None]) -> int:
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -270,7 +273,8 @@ async def _serve(settings: Settings, store: AnyStore) -> int:
         node.prover.close()
         store.close()
         return 1
-    _greet(node)
+    _greet(node, remarks)
+    started()
     await stopping.wait()
     print("stopping …", file=sys.stderr)
     await node.stop()
@@ -278,7 +282,7 @@ async def _serve(settings: Settings, store: AnyStore) -> int:
     return 0
 
 
-def _greet(node: Node) -> None:
+def _greet(node: Node, remarks: Sequence[str]) -> None:
     log_ = node.store.writer.log()
     lines = [
         f"Anabranch listens on ws://{node.address}/",
@@ -287,6 +291,7 @@ def _greet(node: Node) -> None:
         f"  health     {node.http_url}/readyz   metrics  {node.http_url}/metrics",
         "  try next   anabranch demo: two devices, one note, a conflict and its end (make demo)",
         "             anabranch notes: encrypted notes of your own on this relay (anabranch notes --help)",
+        *remarks,
         "  stop       Ctrl-C",
     ]
     if node.store.renewed:

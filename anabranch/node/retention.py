@@ -1,4 +1,4 @@
-"""Retention at work: compaction on its interval and on demand, beside live traffic.
+"""Retention at work: compaction on its interval, on demand, and by plans made elsewhere, beside live traffic.
 
 Reading what may go happens on a reader's thread, each step that forgets is one small transaction on the writer's, and
 between two steps ingest has its turn.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -21,7 +21,7 @@ from anabranch.node.metrics import Metrics
 from anabranch.node.readers import Readers
 from anabranch.node.writing import WriterThread
 from anabranch.store import compaction
-from anabranch.store.compaction import Report, Step
+from anabranch.store.compaction import Candidate, Judgement, Refusal, Report, Step
 from anabranch.store.contract import Store, StoreError
 from anabranch.store.runtime import RETENTION, RuntimeRetention, policy_in_force, runtime_retention
 
@@ -116,14 +116,40 @@ class Retention:
             finally:
                 reader.close()
             report.floor = self.floor
-            while not self._stopping and await self._writer.run(lambda writer: writer.return_space(PAGES_A_STEP)):
-                pass
-            compacted = report.compacted_snapshots + report.compacted_revisions
-            if compacted or report.forgotten_documents or report.expired:
-                log.info("compacted", extra={"report": report})
-            self._metrics.compacted.inc(compacted)
-            self._metrics.compacted_bytes.inc(report.compacted_bytes)
+            await self._finish(report)
             return report
+
+    async def _finish(self, report: Report) -> None:
+        """Give the space back, and tell of what went."""
+        while not self._stopping and await self._writer.run(lambda writer: writer.return_space(PAGES_A_STEP)):
+            pass
+        compacted = report.compacted_snapshots + report.compacted_revisions
+        if compacted or report.forgotten_documents or report.expired:
+            log.info("compacted", extra={"report": report})
+        self._metrics.compacted.inc(compacted)
+        self._metrics.compacted_bytes.inc(report.compacted_bytes)
+
+    async def apply(self, plan: Sequence[Candidate]) -> tuple[Report, Judgement]:
+        """Let go what of a plan this node's own rule and policy let go now, to its end whoever still waits for it."""
+        return await asyncio.shield(asyncio.create_task(self._apply(plan)))
+
+    async def _apply(self, plan: Sequence[Candidate]) -> tuple[Report, Judgement]:
+        async with self._running:
+            report = Report(floor=self.floor)
+            judgement = await self._readers.run(
+                lambda reader: compaction.judge(reader, plan, self.policy, now.seconds(), self._horizons())
+            )
+            for step in judgement.steps:
+                if self._stopping:
+                    break
+                await self._writer.run(
+                    lambda writer, step=step: compaction.carry_out(step, writer, report)  # type: ignore[misc]
+                )
+            planned = sum(len(step.positions) for step in judgement.steps)
+            went = report.compacted_snapshots + report.compacted_revisions
+            judgement.refuse(Refusal.KEPT, planned - went)  # the writer has looked again
+            await self._finish(report)
+            return report, judgement
 
     def soon(self) -> None:
         """Run without waiting for the interval."""

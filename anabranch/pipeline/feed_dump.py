@@ -10,19 +10,17 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import io
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, cast
+from typing import IO
 
 import pyarrow as pa
 
 from anabranch.core.nostr import Limits
 from anabranch.pipeline.feed import Advance, FeedError, Mark, Missing, Rows, Span
-from anabranch.store.transfer import GZIP_MAGIC, LineReader, lines
+from anabranch.store.transfer import GZIP_MAGIC, ZSTD_MAGIC, LineReader, lines, unpacked_zstd
 
-ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 SUFFIXES = (".jsonl", ".ndjson", ".jsonl.gz", ".jsonl.zst", ".ndjson.gz", ".ndjson.zst")
 SPAN_BYTES = 64 << 20
 BLOCK = 4 << 20
@@ -105,7 +103,7 @@ class DumpFeed:
         if kind == "gzip":
             return gzip.GzipFile(fileobj=file)
         if kind == "zstd":
-            return io.BufferedReader(cast(io.RawIOBase, pa.CompressedInputStream(pa.PythonFile(file), "zstd")), 1 << 20)
+            return unpacked_zstd(file)
         return _Bounded(file, span.byte_end - span.byte)
 
 

@@ -4,18 +4,23 @@
 one writer (`carry_out`) or only adds it up (a dry run). The order is what makes a crash harmless: the floor moves
 first, data goes after, and every step leaves a correct store. Each step is checked again by the writer, so a plan
 that has grown old does no harm.
+
+A plan may also be made elsewhere, over a copy of the log: `judge` holds each of its candidates to the same rule and
+policy, here and now, and says why the others stay.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from enum import StrEnum
 
 import msgspec
 
 from anabranch.core import retention
+from anabranch.core.operation import State
 from anabranch.core.retention import Policy, ReplayWindow
 from anabranch.core.token import Position
-from anabranch.store.contract import Reader, Writer
+from anabranch.store.contract import Facts, Reader, Writer
 
 DOCUMENTS_A_STEP = 64
 OPERATIONS_A_STEP = 256
@@ -168,3 +173,92 @@ def _count(report: Report, count: int, revisions: bool) -> None:
         report.compacted_revisions += count
     else:
         report.compacted_snapshots += count
+
+
+# --- plans of others -------------------------------------------------------------------------------------------------
+
+
+class Candidate(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What somebody else's plan would let go: the operation of that id at that position."""
+
+    position: Position
+    id: str
+
+
+class Refusal(StrEnum):
+    """Why a candidate stays."""
+
+    UNKNOWN = "unknown"  # there is no such operation at that position
+    GONE = "gone"  # its payload is not here any more
+    HEAD = "head"
+    KEPT = "kept"  # by the policy in force here
+    BEING_SENT = "being_sent"  # by a bootstrap under way
+
+
+class Judgement(msgspec.Struct):
+    """What of a plan may go, in small steps, and how much of it stays for which reason."""
+
+    steps: list[Compact] = msgspec.field(default_factory=list)
+    refused: dict[Refusal, int] = msgspec.field(default_factory=dict)
+
+    def refuse(self, why: Refusal, count: int = 1) -> None:
+        if count:
+            self.refused[why] = self.refused.get(why, 0) + count
+
+
+def judge(
+    reader: Reader, candidates: Sequence[Candidate], policy: Policy, now: int, horizons: Sequence[Position] = ()
+) -> Judgement:
+    """Hold each candidate to the rule and the policy: only what compaction itself would drop now may go."""
+    judgement = Judgement()
+    going: dict[bool, list[tuple[Position, int]]] = {False: [], True: []}
+    stays = _Stays(reader, policy, now, horizons)
+    for position, id in {(one.position, one.id): None for one in candidates}:
+        found = reader.facts(Position(position - 1), 1)
+        facts = found[0] if found and (found[0].position, found[0].id) == (position, id) else None
+        if facts is None:
+            judgement.refuse(Refusal.UNKNOWN)
+        elif (why := stays.why(facts)) is not None:
+            judgement.refuse(why)
+        else:
+            going[facts.revision is not None].append((position, facts.size))
+    for revisions, some in going.items():
+        for at in range(0, len(some), OPERATIONS_A_STEP):
+            step = some[at : at + OPERATIONS_A_STEP]
+            judgement.steps.append(
+                Compact([position for position, _ in step], sum(size for _, size in step), revisions)
+            )
+    return judgement
+
+
+class _Stays:
+    """What stays of the documents that are asked about; each document is looked at once."""
+
+    def __init__(self, reader: Reader, policy: Policy, now: int, horizons: Sequence[Position]) -> None:
+        self._reader, self._policy, self._now, self._horizons = reader, policy, now, horizons
+        self._kept: dict[bytes, tuple[frozenset[Position], frozenset[Position]]] = {}
+
+    def why(self, facts: Facts) -> Refusal | None:
+        """Why an operation stays; None: it may go."""
+        if facts.state is not State.RETAINED:
+            return Refusal.GONE
+        if facts.document is None or not (facts.clock or facts.revision):
+            return Refusal.KEPT
+        if facts.head:
+            return Refusal.HEAD
+        if facts.revision is not None:
+            cutoff = self._policy.cutoff(self._now)
+            return Refusal.KEPT if cutoff is None or facts.revision.mtime >= cutoff * 1000 else None
+        by_policy, by_all = self._of(facts.document)
+        if facts.position in by_policy:
+            return Refusal.KEPT
+        return Refusal.BEING_SENT if facts.position in by_all else None
+
+    def _of(self, document: bytes) -> tuple[frozenset[Position], frozenset[Position]]:
+        """The positions that stay by the policy alone, and with the bootstraps that are being sent."""
+        if document not in self._kept:
+            versions = [version for version, _ in self._reader.versions(document)]
+            by_policy = retention.keep(versions, self._policy, self._now)
+            by_all = retention.keep(versions, self._policy, self._now, self._horizons)
+            self._kept[document] = by_policy, by_all
+        return self._kept[document]

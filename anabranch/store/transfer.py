@@ -28,30 +28,43 @@ GROUP = 1_000
 GROUP_BYTES = 8 << 20
 REJECTIONS_TOLD = 20
 GZIP_MAGIC = b"\x1f\x8b"
+ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+PARQUET_MAGIC = b"PAR1"
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 # --- export ----------------------------------------------------------------------------------------------------------
 
 
 class Selector(msgspec.Struct, frozen=True):
-    """What an export carries; None is no condition. `heads_only` leaves out what something stored supersedes."""
+    """What an export carries; None is no condition. `heads_only` leaves out what something stored supersedes.
+
+    `documents` names them by their key, hex, or by their coordinate.
+    """
 
     kinds: frozenset[int] | None = None
     authors: frozenset[str] | None = None
     since: int | None = None
     until: int | None = None
     heads_only: bool = False
+    recipients: frozenset[str] | None = None
+    documents: frozenset[str] | None = None
 
     def takes(self, facts: Facts) -> bool:
         return (
             facts.state is State.RETAINED
             and (self.kinds is None or facts.kind in self.kinds)
             and (self.authors is None or facts.author in self.authors)
+            and (self.recipients is None or (facts.revision and facts.revision.recipient) in self.recipients)
+            and (self.documents is None or self._names(facts))
             and (self.since is None or facts.created_at >= self.since)
             and (self.until is None or facts.created_at <= self.until)
             # What is no version of anything is not superseded by anything either.
             and (not self.heads_only or facts.head or facts.document is None)
         )
+
+    def _names(self, facts: Facts) -> bool:
+        key = None if facts.document is None else facts.document.hex()
+        return self.documents is not None and (key in self.documents or facts.coordinate in self.documents)
 
 
 EVERYTHING = Selector()
@@ -102,9 +115,49 @@ class LineReader(Protocol):
 
 
 def decompressed(stream: IO[bytes]) -> LineReader:
-    """The stream itself, or what it says uncompressed when it begins as gzip does."""
+    """The stream itself, or the lines in it when it begins as gzip, zstd or Parquet do."""
     buffered = stream if isinstance(stream, io.BufferedReader) else io.BufferedReader(cast(io.RawIOBase, stream))
-    return gzip.GzipFile(fileobj=buffered) if buffered.peek(2).startswith(GZIP_MAGIC) else buffered
+    head = buffered.peek(4)
+    if head.startswith(GZIP_MAGIC):
+        return gzip.GzipFile(fileobj=buffered)
+    if head.startswith(ZSTD_MAGIC):
+        return unpacked_zstd(buffered)
+    return _Column(buffered) if head.startswith(PARQUET_MAGIC) else buffered
+
+
+def unpacked_zstd(stream: IO[bytes]) -> LineReader:
+    import pyarrow as pa  # type: ignore[import-untyped]  # takes a while, and most inputs are plain
+
+    unpacked = pa.CompressedInputStream(pa.PythonFile(stream), "zstd")
+    return io.BufferedReader(cast(io.RawIOBase, unpacked), 1 << 20)
+
+
+class _Column:
+    """The column `raw` of a Parquet file, a line each, with a bounded number of them in memory."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet as pq  # type: ignore[import-untyped]
+
+        if not stream.seekable():
+            raise OSError("Parquet cannot be read from a pipe; name the file")
+        try:
+            file = pq.ParquetFile(stream)
+            kind = file.schema_arrow.field("raw").type
+        except (pa.ArrowException, KeyError) as error:
+            raise OSError(f"this Parquet file has no readable column raw: {error}") from None
+        if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+            raise OSError(f"the column raw of this Parquet file holds no texts but {kind}")
+        self._batches = file.iter_batches(PAGE, columns=["raw"])
+        self._lines = io.BytesIO()
+
+    def readline(self, size: int = -1, /) -> bytes:
+        while not (piece := self._lines.readline(size)):
+            batch = next(self._batches, None)
+            if batch is None:
+                break
+            self._lines = io.BytesIO(b"".join(b"%s\n" % raw.encode() for raw in batch.column(0).to_pylist() if raw))
+        return piece
 
 
 def lines(stream: LineReader, most: int) -> Iterator[tuple[int, bytes | None]]:

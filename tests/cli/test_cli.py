@@ -47,7 +47,8 @@ def test_every_command_and_option_is_documented() -> None:
 def test_the_commands_are_those_that_were_promised() -> None:
     assert {" ".join(path) for path in commands()} == {
         *("serve", "status", "compact", "verify", "export", "import", "backup", "restore", "demo", "config check"),
-        *("generate", "pipeline ingest", "pipeline heads"),
+        "generate",
+        *(f"pipeline {name}" for name in ("ingest", "heads", "retention", "audit", "export", "report", "run")),
         *(f"keys {name}" for name in ("list", "create", "revoke", "delete")),
         *(f"notes {name}" for name in ("init", "list", "new", "edit", "show", "delete", "conflicts", "resolve")),
         *(f"notes {name}" for name in ("history", "restore", "sync", "relay add", "relay list", "relay remove")),

@@ -7,11 +7,13 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from anabranch.core import clock as clocks
 from anabranch.core.nostr import Event, Keys, Limits, serialise
-from anabranch.core.operation import KindPolicy
+from anabranch.core.operation import Family, KindPolicy, document_key
 from anabranch.store import signatures, transfer
 from anabranch.store.sqlite import SqliteStore
 from anabranch.store.transfer import Rejection, Report, Selector
@@ -98,6 +100,9 @@ def test_export_leaves_out_what_has_no_payload(filled: SqliteStore) -> None:
         (Selector(since=START + 1, until=START + 2), [1, 2]),
         (Selector(heads_only=True), [1, 2, 3, 4, 5]),
         (Selector(kinds=frozenset({42061}), heads_only=True), [1, 2, 3]),
+        (Selector(documents=frozenset({"a"})), [0, 1, 2]),
+        (Selector(documents=frozenset({document_key(Family.SNAPSHOT, OTHER.pubkey, 0, "b").hex()})), [3]),
+        (Selector(recipients=frozenset({AUTHOR.pubkey})), []),
     ],
 )
 def test_export_takes_what_the_selector_takes(filled: SqliteStore, selector: Selector, expected: list[int]) -> None:
@@ -236,6 +241,27 @@ def test_a_line_is_too_long_exactly_above_the_limit(store: SqliteStore, extra: i
 
 def test_gzip_is_read_as_what_it_holds(store: SqliteStore) -> None:
     assert load(store, gzip.compress(jsonl(history()))).stored == len(history())
+
+
+def test_zstd_is_read_as_what_it_holds_however_many_frames_it_has(store: SqliteStore) -> None:
+    codec = pa.Codec("zstd")
+    packed = b"".join(codec.compress(jsonl([event]), asbytes=True) for event in history())
+    assert load(store, packed).stored == len(history())
+
+
+def test_the_raw_events_of_a_parquet_file_are_read(store: SqliteStore) -> None:
+    packed = io.BytesIO()
+    pq.write_table(pa.table({"n": range(6), "raw": [serialise(event).decode() for event in history()]}), packed)
+    assert load(store, packed.getvalue()).stored == len(history())
+
+
+@pytest.mark.parametrize("table", [pa.table({"n": [1]}), None])
+def test_a_parquet_file_without_raw_events_stores_nothing_and_says_so(store: SqliteStore, table: pa.Table) -> None:
+    packed = io.BytesIO(b"PAR1 and so on")
+    if table is not None:
+        pq.write_table(table, packed)
+    with pytest.raises(OSError, match="no readable column raw"):
+        load(store, packed.getvalue())
 
 
 def test_a_torn_gzip_stores_what_came_before_the_tear_and_says_so(store: SqliteStore) -> None:

@@ -60,11 +60,8 @@ class Node:
         settings, limits = self.settings, self.settings.limits
         self._identity = self.store.writer.log()
         self.hub = Hub(self._identity.tip)
-        self.writer = WriterThread(self.store.writer, self.loop, self._removed)
-        self.readers = Readers(self.store, READER_THREADS, limits.query_seconds)
+        self._equip()
         await self.readers.start()
-        workers = settings.verify_workers
-        self.prover = Prover(max(1, min(4, os.cpu_count() or 1) if workers is None else workers))
         await self.prover.start()
         self.reconciliation = Reconciliation(
             self.metrics,
@@ -123,6 +120,13 @@ class Node:
         ]
         await self.writer.run(lambda _: self.store.announce(self.http_url))
         self.ready = True
+
+    def _equip(self) -> None:
+        """The threads and processes that do the heavy work. The simulated world has stand-ins for them."""
+        self.writer = WriterThread(self.store.writer, self.loop, self._removed)
+        self.readers = Readers(self.store, READER_THREADS, self.settings.limits.query_seconds)
+        workers = self.settings.verify_workers
+        self.prover = Prover(max(1, min(4, os.cpu_count() or 1) if workers is None else workers))
 
     def _measure(self) -> None:
         gauge = self.metrics.gauge

@@ -63,13 +63,15 @@ class WriterThread:
 
     def _work(self) -> None:
         while (item := self._queue.get()) is not None:
-            work, done = item
-            if isinstance(work, list):
-                self._append(work, done)
-            elif isinstance(work, tuple):
-                self._append(list(work), done, nostr.verify([offer.operation.event for offer in work]))
-            else:
-                self._run(work, done)
+            self._do(*item)
+
+    def _do(self, work: Any, done: Any) -> None:
+        if isinstance(work, list):
+            self._append(work, done)
+        elif isinstance(work, tuple):
+            self._append(list(work), done, nostr.verify([offer.operation.event for offer in work]))
+        else:
+            self._run(work, done)
 
     def _append(self, offers: list[Offer], committed: Committed, held: list[bool] | None = None) -> None:
         outcomes: Sequence[Outcome] | None = None

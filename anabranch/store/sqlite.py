@@ -65,7 +65,7 @@ class SqliteStore:
         try:
             _create(folder / DATABASE)
             store = cls(folder, lock, synchronous)
-            store._notice_restore()
+            store.renewed = notice_restore(store.writer, read_holder(folder))
         except (apsw.Error, schema.NewerSchema, StoreError) as error:
             if store is not None:
                 store.writer.close()
@@ -122,12 +122,6 @@ class SqliteStore:
         said = msgspec.json.encode(holder) + b"\n"
         os.ftruncate(self._lock, os.pwrite(self._lock, said, 0))
 
-    def _notice_restore(self) -> None:
-        seen, log = read_holder(self.folder), self.writer.log()
-        if seen.stream == log.stream and (seen.epoch != log.epoch or seen.tip > log.tip):
-            self.writer.new_epoch(Position(seen.tip))
-            self.renewed = True
-
     def backup(self, target: Path) -> None:
         """Copy the database as it is now, while it is in use."""
         source = apsw.Connection(str(self.path))
@@ -152,8 +146,21 @@ class SqliteStore:
             self._lock = None
 
 
+def notice_restore(writer: SqliteWriter, seen: Holder) -> bool:
+    """Open a new epoch where the log has not come as far as was once seen. Whether it was so."""
+    log = writer.log()
+    older = seen.stream == log.stream and (seen.epoch != log.epoch or seen.tip > log.tip)
+    if older:
+        writer.new_epoch(Position(seen.tip))
+    return older
+
+
 def connect(path: Path, synchronous: str) -> apsw.Connection:
-    connection = apsw.Connection(str(path), statementcachesize=512)
+    return tuned(apsw.Connection(str(path), statementcachesize=512), synchronous)
+
+
+def tuned(connection: apsw.Connection, synchronous: str) -> apsw.Connection:
+    """The connection of a writer, set up as every writer's is."""
     connection.set_busy_timeout(10_000)
     connection.pragma("synchronous", synchronous)
     connection.pragma("temp_store", "memory")  # what a statement may have to undo stays off the disk
@@ -169,12 +176,17 @@ def _create(path: Path) -> None:
     connection = apsw.Connection(str(path))
     try:
         connection.set_busy_timeout(10_000)
-        connection.pragma("page_size", 8_192)
-        connection.pragma("auto_vacuum", 2)  # incremental: space goes back in small steps
-        connection.pragma("journal_mode", "wal")
-        schema.migrate(connection, stream=str(uuid.uuid4()), epoch=str(uuid.uuid4()))
+        prepare(connection)
     finally:
         connection.close()
+
+
+def prepare(connection: apsw.Connection) -> None:
+    """Make a store of an empty file, or bring one to this release's schema."""
+    connection.pragma("page_size", 8_192)
+    connection.pragma("auto_vacuum", 2)  # incremental: space goes back in small steps
+    connection.pragma("journal_mode", "wal")
+    schema.migrate(connection, stream=str(uuid.uuid4()), epoch=str(uuid.uuid4()))
 
 
 def read_holder(folder: Path) -> Holder:

@@ -25,7 +25,6 @@ from anabranch.core.retention import DeletedDocument, ReplayWindow, Version
 from anabranch.core.token import START, Log, Position
 from anabranch.store import schema
 from anabranch.store.contract import (
-    AccessKey,
     Begin,
     Entry,
     Facts,
@@ -38,6 +37,7 @@ from anabranch.store.contract import (
     TooSlow,
 )
 from anabranch.store.sql import SHORT, SNAPSHOTS_OF_DOCUMENT, chunks, marks, operations_by_id, tag_key
+from anabranch.store.sqlite_books import BookReader
 from anabranch.store.sqlite_feed import feed_page, revision_conditions, snapshot_conditions
 from anabranch.store.sqlite_select import Select, is_about, matching_sql
 
@@ -50,7 +50,7 @@ _FACTS = (
 )
 
 
-class SqliteReader:
+class SqliteReader(BookReader):
     """A connection that only reads. `give_up`, when set, is asked now and then whether to stop a long query."""
 
     def __init__(self, connection: apsw.Connection, path: Path) -> None:
@@ -505,19 +505,6 @@ class SqliteReader:
             else:
                 high = middle
         return Position(low)
-
-    # --- access keys and settings ---
-
-    def access_keys(self) -> list[AccessKey]:
-        rows = self._rows(
-            "SELECT key, label, pubkey, created_at, expires_at, revoked, storage_limit_bytes, used_bytes "
-            "FROM access_keys ORDER BY created_at, key"
-        )
-        return [AccessKey(row[0], row[1], row[2], row[3], row[4], bool(row[5]), row[6], row[7]) for row in rows]
-
-    def setting(self, name: str) -> bytes | None:
-        found = self._value("SELECT value FROM settings WHERE name = ?", (name,))
-        return None if found is None else bytes(found)
 
     def _moment(self) -> _Moment:
         return _Moment(self)

@@ -71,16 +71,18 @@ def checked(raw: bytes, wanted: Filter) -> Event | str:
 class _Task:
     """What both share: a few reconnections, and the right to authenticate once on each connection."""
 
-    def __init__(self, bounds: Bounds, has_keys: bool) -> None:
+    def __init__(self, bounds: Bounds, has_keys: bool, prefix: str) -> None:
+        """`prefix` goes before the name of every subscription, where several tasks share a connection."""
         self._bounds = bounds
+        self._prefix = prefix
         self._has_keys = has_keys
         self._known = False  # to the relay, on this connection
         self._reconnects = 0
         self._asked = 0  # every REQ has a name of its own, so that nothing late is taken for something new
 
-    def _name(self, prefix: str) -> str:
+    def _name(self, what: str) -> str:
         self._asked += 1
-        return f"{prefix}{self._asked}"
+        return f"{self._prefix}{what}{self._asked}"
 
     def _closed(self, reason: str) -> list[Effect]:
         if reason.startswith(AUTH_REQUIRED) and self._has_keys and not self._known:
@@ -100,8 +102,10 @@ class _Task:
 class Pages(_Task):
     """All that a relay has for a filter, newest first."""
 
-    def __init__(self, filter: Mapping[str, Any], *, bounds: Bounds = BOUNDS, has_keys: bool = False) -> None:
-        super().__init__(bounds, has_keys)
+    def __init__(
+        self, filter: Mapping[str, Any], *, bounds: Bounds = BOUNDS, has_keys: bool = False, prefix: str = ""
+    ) -> None:
+        super().__init__(bounds, has_keys, prefix)
         self._filter = {name: value for name, value in filter.items() if name not in ("until", "limit")}
         self._wanted = filters.parse(dict(filter), VALUES_MAX)
         self._since = self._wanted.since or 0
@@ -196,8 +200,9 @@ class ByIds(_Task):
         *,
         bounds: Bounds = BOUNDS,
         has_keys: bool = False,
+        prefix: str = "",
     ) -> None:
-        super().__init__(bounds, has_keys)
+        super().__init__(bounds, has_keys, prefix)
         known = {name: value for name, value in (filter or {}).items() if name not in ("ids", "limit")}
         self._wanted = filters.parse(known, VALUES_MAX)
         # What we know besides goes along where it is short: a private relay wants to hear whose events we ask for.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import click
 
 from anabranch import __version__
-from anabranch.cli import backup, compact, generate, keys, pipeline, serve, settings, status, transfer, verify
+from anabranch.cli import backup, compact, generate, keys, pipeline, serve, settings, sim, status, transfer, verify
 from anabranch.cli.shell import EXIT_CODES
 
 EPILOG = "\b\nExit codes:\n" + "\n".join(f"  {int(code):<3} {meaning}" for code, meaning in EXIT_CODES.items())
@@ -61,6 +61,7 @@ for _command in (
     notes,
     generate.generate_command,
     pipeline.pipeline,
+    sim.sim_command,
     serve.demo,
 ):
     main.add_command(_command)

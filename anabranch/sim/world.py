@@ -1,0 +1,260 @@
+"""One world of one seed: hosts, links, people, faults; then peace, and everybody must agree in time.
+
+Everything that is drawn is drawn from the seed, and nothing runs beside the one thread: so the same seed is the same
+world, to the byte. The first phase has the faults. In the second, whatever was broken is mended, and within a deadline
+of the world's own time all nodes must have come to the same heads, conflicts and tombstones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import random
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import msgspec
+
+from anabranch.config import LimitSettings, RetentionSettings, Settings
+from anabranch.core.operation import Family, Operation
+from anabranch.core.retention import Mode
+from anabranch.node import now
+from anabranch.sim import faults, knobs
+from anabranch.sim.checks import Checks, current
+from anabranch.sim.faults import DISASTERS, Fault, HostPace, Storm
+from anabranch.sim.host import PORT, Host
+from anabranch.sim.loop import Process, VirtualLoop, process
+from anabranch.sim.network import Network
+from anabranch.sim.people import Reader, Writer
+from anabranch.sim.signing import Notary
+from anabranch.sim.trace import Trace
+from anabranch.sim.workload import Author, Device
+
+HEAL_SECONDS = 900.0
+LOOK_SECONDS = 2.0
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What became of a seed."""
+
+    seed: int
+    operations: int
+    breaches: list[str]
+    faults: dict[str, int]
+    marks: dict[str, int]
+    hash: str
+    seconds: float
+    """Of the world's own time."""
+    trace: list[str] = []
+
+
+class World:
+    def __init__(self, seed: int, keep_trace: bool = False) -> None:
+        self.seed = seed
+        self.random = random.Random(seed)
+        self.fired: Counter[Fault] = Counter()
+        self.mix = faults.draw(self.random)
+        self.storm = Storm(self.random, self.mix, self.fired)
+        self.network = Network(self.storm)
+        self._crashed: list[str] = []
+        self.loop = VirtualLoop(self.network, self._crashed.append)
+        self.trace = Trace(self.loop.time, keep_trace)
+        self.network.loop, self.network.trace = self.loop, self.trace
+        self.checks = Checks(self.trace, self.loop.time)
+        self.notary = Notary(self.random)
+        self.paces: dict[str, HostPace] = {}
+        self.hosts: list[Host] = []
+        self.writers: list[Writer] = []
+        self._faulty: list[asyncio.Task[None]] = []
+
+    def run(self) -> Outcome:
+        handler = _Complaints(self)
+        log = logging.getLogger("anabranch")
+        before = log.handlers, log.propagate, log.level
+        log.handlers, log.propagate = [handler], False
+        log.setLevel(logging.ERROR)
+        asyncio.set_event_loop(self.loop)
+        try:
+            with self.notary.in_office(), knobs.turned(self.random):
+                self.loop.run_until_complete(self._live())
+        finally:
+            log.handlers, log.propagate = before[:2]
+            log.setLevel(before[2])
+            self._close()
+        for text in self._crashed:
+            self.checks.breach(f"something failed that nobody had thought of: {text}")
+        return Outcome(
+            self.seed,
+            self.checks.operations,
+            self.checks.breaches,
+            {fault: self.fired[fault] for fault in Fault},
+            dict(sorted(self.checks.marks.items())),
+            self.trace.hash,
+            self.loop.time(),
+            self.trace.lines,
+        )
+
+    # --- the two phases ---
+
+    async def _live(self) -> None:
+        await self._build()
+        draw = self.random
+        for writer in self.writers:
+            writer.left = draw.randrange(10, 50)
+            self._start(f"writer {writer.device.name}", writer.live(draw.uniform(0.2, 2.0)))
+        for reader in self._readers():
+            self._start("reader", reader.live(draw.uniform(0.5, 4.0)))
+        for fault, (disaster, pause) in DISASTERS.items():
+            if fault in self.mix:
+                self._faulty.append(self.loop.create_task(self._again(disaster, pause)))
+        await asyncio.sleep(draw.uniform(10.0, 40.0))
+        await self._heal()
+        await self._agree()
+
+    async def _build(self) -> None:
+        draw = self.random
+        retention = self._retention()
+        for number in range(draw.choice((2, 2, 3, 3, 4))):
+            name = f"node-{number}"
+            settings = Settings(
+                host=name, port=PORT, retention=retention, limits=LimitSettings(idle_seconds=draw.choice((20, 120)))
+            )
+            pace = self.paces[name] = HostPace(draw)
+            pages = draw.choice((10, 100, 1_000))
+            self.hosts.append(Host(name, self.network, settings, pace, self.checks, draw, pages))
+        for host in self.hosts:
+            await host.boot()
+        authors = [
+            Author(number, draw.choice((Family.SNAPSHOT, Family.REVISION, Family.PLAIN)), draw.randrange(1, 4))
+            for number in range(draw.randrange(2, 5))
+        ]
+        self.authors = authors
+        for number in range(draw.randrange(2, 6)):
+            author = draw.choice(authors)
+            device = Device(f"device-{number}", author, self.notary, draw)
+            forges = self._forged if Fault.FORGERY in self.mix else None
+            writer = Writer(device, self.hosts, draw.choice(self.hosts), self.checks, draw, forges)
+            writer.skew = draw.uniform(-600, 600) if Fault.SKEW in self.mix else 0.0
+            self.writers.append(writer)
+
+    def _retention(self) -> RetentionSettings:
+        draw = self.random
+        if Fault.RETENTION not in self.mix:
+            return RetentionSettings(interval_seconds=100_000)
+        return RetentionSettings(
+            mode=draw.choice((Mode.CURRENT_ONLY, Mode.RECENT_HISTORY)),
+            recent_count=draw.choice((1, 2, 4)),
+            payload_days=0,
+            interval_seconds=draw.choice((3, 20, 100_000)),
+            replay_count=draw.choice((5, 20, 100)),
+        )
+
+    def _readers(self) -> list[Reader]:
+        draw = self.random
+        readers: list[Reader] = []
+        for _ in range(draw.randrange(0, 3)):
+            host, author = draw.choice(self.hosts), draw.choice(self.authors)
+            if author.family is Family.SNAPSHOT and draw.random() < 0.7:
+                request = {"mode": "tail", "authors": [author.pubkey]}
+                readers.append(Reader(host, request, _by(author.pubkey, self.checks.made), self.checks, draw))
+            else:
+                readers.append(Reader(host, {"mode": "log"}, lambda id: True, self.checks, draw))
+        return readers
+
+    async def _again(self, disaster: Any, pause: float) -> None:
+        while True:
+            await asyncio.sleep(self.random.expovariate(1 / pause))
+            if any(host.up for host in self.hosts):
+                await disaster(self)
+
+    async def _heal(self) -> None:
+        """Whatever was broken is mended; nothing new breaks."""
+        self.trace.note("world", "heals")
+        self.storm.active = False
+        for task in self._faulty:
+            task.cancel()
+        self.network.blocked.clear()
+        for host in self.hosts:
+            host.disk.full, host.disk.writes_left, host.crash_after_work = False, None, False
+            host.clock.skew = 0.0
+            self.paces[host.name].slowness = 1.0
+            if not host.process.alive:
+                await host.boot()
+
+    async def _agree(self) -> None:
+        deadline = self.loop.time() + HEAL_SECONDS
+        while not self._agreed():
+            if self.loop.time() >= deadline:
+                self._tell_apart()
+                break
+            await asyncio.sleep(LOOK_SECONDS)
+        self.checks.all_there(self.hosts)
+
+    def _agreed(self) -> bool:
+        if not all(writer.done for writer in self.writers) or not all(host.up for host in self.hosts):
+            return False
+        first, *others = (current(host) for host in self.hosts)
+        return all(one == first for one in others)
+
+    def _tell_apart(self) -> None:
+        self.checks.breach(f"no agreement within {HEAL_SECONDS:g} s")
+
+    # --- for disasters and people ---
+
+    def fire(self, fault: Fault, text: str) -> None:
+        self.fired[fault] += 1
+        self.trace.note("FAULT", f"{fault} {text}")
+
+    def _forged(self, id: str) -> None:
+        self.fire(Fault.FORGERY, id[:8])
+
+    def pick(self) -> Host:
+        """A host that is up."""
+        return self.random.choice([host for host in self.hosts if host.up])
+
+    async def on(self, host: Host, work: Coroutine[Any, Any, Any]) -> None:
+        """Do something in the name of a host's node, and wait for it while the node lives."""
+        context = contextvars.copy_context()
+        context.run(process.set, host.process)
+        context.run(now.clock.set, host.clock)
+        done = asyncio.Event()
+        host.process.on_death.append(done.set)
+        task = self.loop.create_task(work, context=context)
+        task.add_done_callback(lambda _: done.set(), context=self.network.context)
+        await done.wait()
+
+    def _start(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        """A process of its own for somebody."""
+        context = contextvars.copy_context()
+        context.run(process.set, Process(name))
+        self.loop.create_task(work, context=context)
+
+    def _close(self) -> None:
+        for host in self.hosts:
+            host.kill()
+
+
+def _by(pubkey: str, made: dict[str, Operation]) -> Callable[[str], bool]:
+    return lambda id: made[id].event.pubkey == pubkey
+
+
+class _Complaints(logging.Handler):
+    """What production code logs as an error while its machine is sound is a breach."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(logging.ERROR)
+        self._world = world
+
+    def emit(self, record: logging.LogRecord) -> None:
+        own = process.get()
+        host = next((host for host in self._world.hosts if host.process is own), None)
+        if host is None or not own.alive or host.disk.full or host.disk.refused:
+            return
+        error = record.exc_info[1] if record.exc_info else None
+        self._world.checks.breach(f"{own.name} logs: {record.getMessage()}: {error!r}")
+
+
+def run(seed: int, keep_trace: bool = False) -> Outcome:
+    return World(seed, keep_trace).run()

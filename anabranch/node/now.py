@@ -20,7 +20,8 @@ class Clock:
         return time.monotonic()
 
 
-clock: ContextVar[Clock] = ContextVar("clock", default=Clock())
+SYSTEM = Clock()
+clock: ContextVar[Clock] = ContextVar("clock", default=SYSTEM)
 
 
 def seconds() -> int:

@@ -7,6 +7,7 @@ import sys
 import click
 
 from anabranch.cli.shell import Failure, Shell, options
+from anabranch.config import Settings
 
 
 @click.command()
@@ -17,12 +18,15 @@ from anabranch.cli.shell import Failure, Shell, options
 def serve(shell: Shell, host: str | None, port: int | None, private: bool | None) -> None:
     """Start a node and serve until SIGTERM or Ctrl-C.
 
-    It is ready when GET /readyz answers 200. SIGTERM finishes what is under way and exits 0.
+    It is ready when GET /readyz answers 200. SIGTERM finishes what is under way and exits 0; SIGHUP reads the links of
+    the settings file again and leaves everything else as it is.
     """
-    settings = shell.settings(host=host, port=port, private=private)
     from anabranch.node.main import serve as serve_node
 
-    sys.exit(serve_node(settings))
+    def read() -> Settings:
+        return shell.settings(host=host, port=port, private=private)
+
+    sys.exit(serve_node(read(), read))
 
 
 @click.command()

@@ -6,12 +6,13 @@ import asyncio
 import gc
 import logging
 import os
+import random
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from anabranch.config import Settings
+from anabranch.config import ConfigError, Settings
 from anabranch.core import nostr
 from anabranch.core.operation import Removal
 from anabranch.core.token import Log
@@ -22,6 +23,7 @@ from anabranch.node.admission import Admission
 from anabranch.node.connection import Connection
 from anabranch.node.http import Http
 from anabranch.node.hub import Hub
+from anabranch.node.linking import NodeHost, link_specs
 from anabranch.node.metrics import Metrics
 from anabranch.node.prover import Prover
 from anabranch.node.readers import Readers
@@ -29,6 +31,9 @@ from anabranch.node.reconciliation import Reconciliation
 from anabranch.node.replay import Replay
 from anabranch.node.retention import Retention
 from anabranch.node.writing import WriterThread
+from anabranch.replicate.links import LinkError, Links
+from anabranch.replicate.measuring import Measures
+from anabranch.replicate.spec import Timing
 from anabranch.store.contract import StoreBusy, StoreError
 from anabranch.store.sqlite import SqliteStore
 from anabranch.wire import frames, messages
@@ -76,7 +81,16 @@ class Node:
             self.hub,
             self.reconciliation.sets,
             self.metrics,
-            lambda: self.retention.soon(),  # it is made below
+            lambda: self.retention.soon(),  # both are made below
+            lambda: self.links.published(),
+        )
+        self.links = Links(
+            NodeHost(self),
+            clock=now.monotonic,
+            wall=now.seconds,
+            share=self.share,
+            timing=self.timing,
+            measures=Measures(self.metrics.registry),
         )
         self.replay = Replay(self.hub, self.metrics, limits.query_limit)
         self.retention = Retention(
@@ -119,12 +133,15 @@ class Node:
             self.loop.create_task(self._sweep()),
         ]
         await self.writer.run(lambda _: self.store.announce(self.http_url))
+        await self.links.start(link_specs(settings))
         self.ready = True
 
     def _equip(self) -> None:
         """The threads and processes that do the heavy work. The simulated world has stand-ins for them."""
         self.writer = WriterThread(self.store.writer, self.loop, self._removed)
         self.readers = Readers(self.store, READER_THREADS, self.settings.limits.query_seconds)
+        self.share = random.random
+        self.timing = Timing()
         workers = self.settings.verify_workers
         self.prover = Prover(max(1, min(4, os.cpu_count() or 1) if workers is None else workers))
 
@@ -160,6 +177,7 @@ class Node:
         self.ready = False
         for task in self._background:
             task.cancel()
+        await self.links.stop()
         await self.retention.stop()
         if self._server is not None:
             self._server.close()
@@ -237,9 +255,14 @@ class Node:
                     connection.ping(time)
 
 
-def serve(settings: Settings) -> int:
-    """Run a node until SIGINT or SIGTERM. The exit code."""
+def serve(settings: Settings, reload: Callable[[], Settings]) -> int:
+    """Run a node until SIGINT or SIGTERM; SIGHUP reads the links of the settings anew. The exit code."""
     logs.set_up(settings.log_format, settings.log_level)
+    try:
+        link_specs(settings)
+    except LinkError as error:
+        print(f"anabranch: {error}", file=sys.stderr)
+        return 2
     try:
         store = SqliteStore.open(Path(settings.data), "FULL" if settings.durability == "full" else "NORMAL")
     except StoreError as error:
@@ -253,12 +276,13 @@ def serve(settings: Settings) -> int:
         run = uvloop.run
     except ImportError:
         run = asyncio.run  # type: ignore[assignment]
-    return run(_serve(settings, store))
+    return run(_serve(settings, store, reload))
 
 
-async def _serve(settings: Settings, store: SqliteStore) -> int:
+async def _serve(settings: Settings, store: SqliteStore, reload: Callable[[], Settings]) -> int:
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
+    reloading: set[asyncio.Task[None]] = set()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopping.set)
     node = Node(settings, store)
@@ -274,12 +298,23 @@ async def _serve(settings: Settings, store: SqliteStore) -> int:
         node.prover.close()
         store.close()
         return 1
+    loop.add_signal_handler(signal.SIGHUP, lambda: reloading.add(loop.create_task(_reload(node, reload))))
     _greet(node)
     await stopping.wait()
     print("stopping …", file=sys.stderr)
     await node.stop()
     print("stopped; everything acknowledged is on disk", file=sys.stderr)
     return 0
+
+
+async def _reload(node: Node, reload: Callable[[], Settings]) -> None:
+    """Read the settings again and make the links what they say. Everything else asks for a restart."""
+    try:
+        changes = await node.links.configure(link_specs(reload()))
+    except (ConfigError, LinkError, StoreError) as error:
+        log.error("the settings were not read again", extra={"cause": str(error)})
+    else:
+        log.info("the links of the settings were read again", extra=changes)
 
 
 def _greet(node: Node) -> None:

@@ -57,15 +57,15 @@ class Settled(msgspec.Struct, frozen=True):
     ids: frozenset[str]
 
 
-def checked(raw: bytes, wanted: Filter) -> Event | str:
-    """The event that the relay sent, or what is wrong with it."""
+def checked(raw: bytes, wanted: Filter) -> tuple[Event, bytes] | str:
+    """The event that the relay sent and the bytes to keep, or what is wrong with it."""
     try:
-        event, _ = nostr.parse(raw, PARSING)
+        event, kept = nostr.parse(raw, PARSING)
     except Invalid as error:
         return f"sent no valid event: {error}"
     if not filters.matches(wanted, event):
         return f"sent the event {event.id}, which does not match the filter that it was asked for"
-    return event
+    return event, kept
 
 
 class _Task:
@@ -147,9 +147,10 @@ class Pages(_Task):
         return None
 
     def _event(self, raw: bytes) -> list[Effect] | None:
-        event = checked(raw, self._window)
-        if isinstance(event, str):
-            return [Accuse(event)]
+        found = checked(raw, self._window)
+        if isinstance(found, str):
+            return [Accuse(found)]
+        event, kept = found
         if event.id in self._here:
             return None  # said twice: no progress
         self._here[event.id] = event.created_at
@@ -157,7 +158,7 @@ class Pages(_Task):
             return []
         self._new += 1
         self._unsettled[event.id] = event.created_at
-        return [Found(event, raw)]
+        return [Found(event, kept)]
 
     def _end(self) -> list[Effect]:
         """A page is complete: what it settles, and what to ask next."""
@@ -237,12 +238,13 @@ class ByIds(_Task):
         if isinstance(answer, Closed):
             return self._closed(answer.reason)
         if isinstance(answer, Stored):
-            event = checked(answer.raw, self._wanted)
-            if isinstance(event, str):
-                return [Accuse(event)]
+            found = checked(answer.raw, self._wanted)
+            if isinstance(found, str):
+                return [Accuse(found)]
+            event, kept = found
             if event.id in outstanding:
                 outstanding.discard(event.id)
-                return [Found(event, answer.raw)]
+                return [Found(event, kept)]
             return None if event.id in asked else [Accuse(f"sent the event {event.id}, which it was not asked for")]
         del self._open[answer.subscription]
         left = [id for id in asked if id in outstanding]

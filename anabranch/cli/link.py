@@ -193,7 +193,7 @@ def _shown(one: dict[str, Any]) -> str:
         if checkpoint is not None and checkpoint["contiguous"] is not None:
             pairs.append((direction, f"up to {checkpoint['contiguous']['position']}"))
             pairs += [
-                (f"{direction} waits", f"{waits['token']['messageCid']} for {waits['dependency']} {waits['missing']}")
+                (f"{direction} waits", f"{waits['operation']} for {waits['dependency']} {waits['missing']}")
                 for waits in checkpoint["pending"]
             ]
     pairs += [("refused", f"{dead['direction']} {dead['id']}: {dead['reason']}") for dead in one["dead_letters"][:20]]

@@ -19,6 +19,7 @@ PENDING_MAX = 100
 class Blocked(msgspec.Struct, frozen=True):
     """Why an operation cannot be applied yet: what it needs, of which class, and why that is not there."""
 
+    operation: str
     dependency: str
     missing: str
     why: str

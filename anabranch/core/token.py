@@ -30,7 +30,7 @@ class MixedDomains(ValueError):
 
 
 class ProgressToken(msgspec.Struct, frozen=True):
-    """Where to resume. `message` is the last operation known at or before the position, "" where none is."""
+    """Where to resume. `message` is an operation at or before the position that the source must have, "" for none."""
 
     stream: str
     epoch: str

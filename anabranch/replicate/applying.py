@@ -119,7 +119,7 @@ class Page:
             self.number,
             stored,
             (*declined, *(id for id, _ in self._fit.refused)),
-            blocked=tuple((arrivals[place].event.id, why) for place, why in self._fit.blocked.items()),
+            blocked=tuple(self._fit.blocked.values()),
             checkpoint=self._written,
         )
 
@@ -137,7 +137,9 @@ class Page:
         here |= {arrival.event.id for arrival in self._asked.arrivals}
         for place, needs in needed.items():
             if missing := next((need for need in needs if need.id not in here), None):
-                self._fit.blocked[place] = Blocked(missing.kind, missing.id, "it is not here, and did not come with it")
+                operation = self._asked.arrivals[place].event.id
+                why = "it is not here, and did not come with it"
+                self._fit.blocked[place] = Blocked(operation, missing.kind, missing.id, why)
         kept = [
             pair for pair in zip(self._fit.places, self._fit.offers, strict=True) if pair[0] not in self._fit.blocked
         ]

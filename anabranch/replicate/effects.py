@@ -61,7 +61,7 @@ class Applied(msgspec.Struct, frozen=True):
     declined: tuple[str, ...] = ()
     """Ids that our own rules refuse or have superseded: to ask for them again is of no use."""
     forged: tuple[str, ...] = ()
-    blocked: tuple[tuple[str, Blocked], ...] = ()
+    blocked: tuple[Blocked, ...] = ()
     checkpoint: Checkpoint | None = None
 
 

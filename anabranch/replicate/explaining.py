@@ -50,7 +50,7 @@ def lag_positions(link: Link, own: Log) -> dict[str, int | None]:
     received, contiguous = link.pull.received, link.pull.contiguous
     if link.spec.pulls and link.peer is not None and link.peer.kind is not PeerKind.PLAIN and contiguous is not None:
         seen = max(link.peer.log.tip, received.position if received is not None else 0)
-        pull = max(0, seen - contiguous.position) if contiguous.epoch == link.peer.log.epoch else None
+        pull = max(0, seen - contiguous.position) if contiguous.stream == link.peer.log.stream else None
     at = link.pusher.at if link.pusher is not None else link.push.contiguous
     if link.spec.pushes and at is not None and at.epoch == own.epoch:
         push = max(0, own.tip - at.position)
@@ -74,6 +74,7 @@ def _checkpoint(checkpoint: Checkpoint) -> dict[str, Any]:
         "contiguous": checkpoint.contiguous.to_wire() if checkpoint.contiguous is not None else None,
         "pending": [
             {
+                "operation": one.blocked.operation,
                 "token": one.token.to_wire(),
                 "dependency": one.blocked.dependency,
                 "missing": one.blocked.missing,
@@ -93,10 +94,10 @@ def explained(following: Following, clock: float, wall: int, own: Log, dead_lett
     link = following.link
     sentences = [_standing(link), *_waiting(link, clock), *_suspicion(link)]
     if link.pull.pending:
-        first = link.pull.pending[0]
+        first = link.pull.pending[0].blocked
         sentences.append(
-            f"{len(link.pull.pending)} operations are received and not applied; the first, {first.token.message}, "
-            f"needs {first.blocked.dependency} {first.blocked.missing}: {first.blocked.why}."
+            f"{len(link.pull.pending)} operations are received and not applied; the first, {first.operation}, "
+            f"needs {first.dependency} {first.missing}: {first.why}."
         )
     if dead_letters:
         sentences.append(

@@ -187,7 +187,7 @@ class Following:
                 self._tell(self.link.not_applied(str(error), self._now))
                 continue
             result = task.result()
-            for _, blocked in result.blocked:
+            for blocked in result.blocked:
                 self._world.blocked(blocked.dependency)
             self._tell(self.link.applied(result, self._now))
         return collected

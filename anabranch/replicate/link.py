@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
-from anabranch.core.checkpoint import Checkpoint
+from anabranch.core.checkpoint import Blocked, Checkpoint
 from anabranch.core.negentropy import Items
 from anabranch.core.token import GAP_WORDS, START, GapReason, Log, ProgressToken, gap
 from anabranch.replicate import peers
@@ -51,6 +51,7 @@ from anabranch.wire.paging import ByIds
 from anabranch.wire.reconciliation import Method
 
 COMPARISONS_MAX = 6
+POLLS = 12  # of a peer that cannot be reached, after which it is asked less and less often
 TEXT_MAX = 300
 
 
@@ -189,7 +190,7 @@ class Link:
         self.peer = peers.identify(information, self.spec.peer, self.spec.scope)
         self._await(now)
         known = self.pull.contiguous
-        if self.peer.tells_epoch or known is None or not known.message or known.stream != self.peer.log.stream:
+        if known is None or not known.message or self.unsure or peers.epoch(self.peer, known, 0) != known.epoch:
             return self._go_on(self._begin(None, now), now)
         self.phase = Phase.ANCHORING
         self._anchor = ByIds([known.message], bounds=self._bounds, prefix=self._name("anchor"))
@@ -215,7 +216,8 @@ class Link:
         pause = min(timing.retry_min * 2 ** min(self.failures, 16), timing.retry_max) * (0.5 + self._share() / 2)
         if self.state is LinkState.DEGRADED_POLL:
             poll = timing.poll_min + (timing.poll_max - timing.poll_min) * self._share()
-            pause = poll if reached else max(poll, pause)
+            tired = self.failures - POLLS if not reached else 0
+            pause = max(poll, min(timing.retry_min * 2 ** min(max(tired, 0), 16), timing.retry_max))
         self.failures += 1
         self.last_error = reason[:TEXT_MAX]
         self._live_since = None
@@ -258,9 +260,11 @@ class Link:
         """Resume from the checkpoint where it holds; otherwise compare first."""
         assert self.peer is not None
         known = self.pull.contiguous
-        self._epoch = peers.epoch(self.peer, known if missed is None else None, self._wall())
+        self._epoch = peers.epoch(self.peer, known, self._wall())
         if known is not None and self.spec.pulls and missed is None:
             missed = peers.resume_gap(self.peer, self._epoch, known)
+        if missed in (GapReason.MESSAGE_MISMATCH, GapReason.TOKEN_TOO_NEW):
+            self._epoch = peers.epoch(self.peer, known, self._wall(), rewound=True)
         if missed is not None:
             self.unsure = True
             self.repairs += 1
@@ -349,7 +353,7 @@ class Link:
         if self.phase is Phase.RECONCILING:
             return [*self._save_pull(), *self._save_push(), *self._subscribe(now)]
         if self.pull.pending:
-            return self._doubt(Cue.CLOSURE, self._waits_for, now)
+            return self._doubt(Cue.CLOSURE, _needs(self.pull.pending[0].blocked), now)
         again = done.open & self._open
         self._open = done.open
         self._comparisons += 1
@@ -368,12 +372,10 @@ class Link:
         known, target = self.pull.contiguous, self._target
         if not self.spec.pulls or target is None:
             return []
+        position = target.position
         if known is not None and known.domain == target.domain:
-            position = max(known.position, target.position)
-            target = ProgressToken(*target.domain, position, known.message or self._witness)
-        else:
-            target = ProgressToken(*target.domain, target.position, self._witness)
-        self.pull = Checkpoint.at(target)
+            position = max(known.position, position)
+        self.pull = Checkpoint.at(ProgressToken(*target.domain, position, self._witness))
         return [SavePull(self.pull)]
 
     def _verified(self, now: float) -> list[Effect]:
@@ -483,7 +485,7 @@ class Link:
         found, self.round.found = self.round.found, []
         self._witness = next((one.event.id for one in reversed(found) if is_lasting(one.event.kind)), self._witness)
         if self.pull.pending:  # what was pending may have come once more, and what it waited for with it
-            tokens = {one.token.message: one.token for one in self.pull.pending}
+            tokens = {one.blocked.operation: one.token for one in self.pull.pending}
             found = [Arrival(one.event, one.raw, tokens.get(one.event.id)) for one in found]
         return [self._apply(tuple(found))]
 
@@ -505,14 +507,8 @@ class Link:
         if self.pull.overflows:
             return self._doubt(Cue.OVERFLOW, f"{len(self.pull.pending)} operations wait for others", now)
         if result.blocked and self.phase is Phase.RECONCILING:
-            id, blocked = result.blocked[0]
-            return self._doubt(Cue.CLOSURE, f"{id} needs {blocked.dependency} {blocked.missing}: {blocked.why}", now)
+            return self._doubt(Cue.CLOSURE, _needs(result.blocked[0]), now)
         return self._go_on([], now)
-
-    @property
-    def _waits_for(self) -> str:
-        first = self.pull.pending[0]
-        return f"{first.token.message} needs {first.blocked.dependency} {first.blocked.missing}: {first.blocked.why}"
 
     def not_applied(self, reason: str, now: float) -> list[Effect]:
         """The store could not take a page; none after it was applied either."""
@@ -602,6 +598,10 @@ class Link:
         if self.phase is Phase.OFFLINE and self.state is not LinkState.PAUSED:
             self.retry_at = now
         return []
+
+
+def _needs(blocked: Blocked) -> str:
+    return f"{blocked.operation} needs {blocked.dependency} {blocked.missing}: {blocked.why}"
 
 
 def _sent(effects: Sequence[dialogue.Effect]) -> list[Effect]:

@@ -23,6 +23,7 @@ from anabranch.wire import dialogue
 
 OVERLAP_SECONDS = 900
 TEXT_MAX = 200
+_TURN = "~"  # between the epoch that a peer tells and how often its log was set back within it
 
 
 class PeerKind(StrEnum):
@@ -45,7 +46,7 @@ class Peer(msgspec.Struct, frozen=True):
 def identify(information: Mapping[str, Any], url: str, scope: Scope) -> Peer:
     """What a peer is, from what it says of itself."""
     feed = _object(information.get("changes_feed"))
-    stream, epoch = _text(feed.get("stream_id")), _text(feed.get("epoch"))
+    stream, epoch = _text(feed.get("stream_id")), _text(feed.get("epoch")).replace(_TURN, "-")
     tip = _count(feed.get("max_seq"))
     kind = PeerKind.PLAIN
     if stream and epoch and tip is not None and feed.get("log") is True:
@@ -70,13 +71,20 @@ def identify(information: Mapping[str, Any], url: str, scope: Scope) -> Peer:
     )
 
 
-def epoch(peer: Peer, known: ProgressToken | None, wall: int) -> str:
-    """The epoch that a peer tells; otherwise the one that we gave it, and where none holds a new one."""
-    if peer.tells_epoch:
+def epoch(peer: Peer, known: ProgressToken | None, wall: int, rewound: bool = False) -> str:
+    """The epoch of a peer's log: as it tells; or as we gave it one before, and where that does not hold a new one.
+
+    A log that was set back without a word (`rewound`) is another generation, whatever it says: a checkpoint only moves
+    forward within one.
+    """
+    before = known.epoch if known is not None and known.stream == peer.log.stream else ""
+    if not peer.tells_epoch:
+        derived = "derived-" + hashlib.sha256(f"{peer.log.stream}\0{wall}".encode()).hexdigest()[:32]
+        return before if before and not rewound else derived
+    told, _, turn = before.partition(_TURN)
+    if told != peer.log.epoch:
         return peer.log.epoch
-    if known is not None and known.stream == peer.log.stream:
-        return known.epoch
-    return "derived-" + hashlib.sha256(f"{peer.log.stream}\0{wall}".encode()).hexdigest()[:32]
+    return f"{told}{_TURN}{int(turn or 0) + 1}" if rewound else before
 
 
 def resume_gap(peer: Peer, epoch: str, known: ProgressToken) -> GapReason | None:

@@ -84,7 +84,7 @@ class Stream:
         if isinstance(found, str):
             raise Broken(found)
         event, kept = found
-        if self._peer.tells_epoch or is_lasting(event.kind):
+        if is_lasting(event.kind):
             self._message = event.id
         self._page.append(Arrival(event, kept, self._token()))
         self.count += 1

@@ -21,7 +21,7 @@ def token(position: int) -> ProgressToken:
 
 def test_a_link_comes_back_as_it_was_saved_and_its_checkpoints_stay_when_it_is_saved_again(opened: Opened):
     opened.writer.save_link(LINK)
-    pull = Checkpoint.at(token(7)).settle([token(9)], [Blocked("ancestry", "x", "not there")])
+    pull = Checkpoint.at(token(7)).settle([token(9)], [Blocked("ab" * 32, "ancestry", "x", "not there")])
     opened.writer.note_link(LinkChange("up", pull=pull, push=Checkpoint.at(token(3))))
     opened.writer.save_link(LinkRecord("up", "ws://peer/", "both", state="live", created_at=5))
     opened.reopen()

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from anabranch.core.checkpoint import PENDING_MAX, Blocked, Checkpoint
 from anabranch.core.token import MixedDomains, Position, ProgressToken
 
-BLOCKED = Blocked("ancestry", "x", "not there")
+BLOCKED = Blocked("ab" * 32, "ancestry", "x", "not there")
 
 
 def token(position: int, epoch: str = "e") -> ProgressToken:

@@ -22,6 +22,7 @@ BENCHMARKS = (
     "reconcile",
     "kept",
     "pipeline",
+    "links",
 )
 
 

@@ -54,9 +54,10 @@ class Checkpoint(msgspec.Struct, frozen=True):
         """
         received, pending = self.received, list(self.pending)
         for token, reason in zip(tokens, blocked, strict=True):
-            pending = [one for one in pending if one.token != token]
+            waited = next((one for one in pending if one.token == token), None)
+            pending = [one for one in pending if one is not waited]
             if reason is not None:
-                pending.append(Pending(token, reason, received))
+                pending.append(Pending(token, reason, received if waited is None else waited.resume))
             if received is None or not before(token, received):
                 received = token
         pending.sort(key=lambda one: one.token.position)

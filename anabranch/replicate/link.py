@@ -278,6 +278,7 @@ class Link:
     def _reconcile(self, now: float) -> list[Effect]:
         assert self.peer is not None
         self.phase = Phase.RECONCILING
+        self._settled.clear()
         self._target = peers.tip(self.peer, self._epoch, self._wall())
         return self._start_round(now, closes=True)
 
@@ -383,10 +384,10 @@ class Link:
         self.unsure = False
         self._comparisons, self._open = 0, frozenset()
         self._compare_at = now + self._timing.verify * (0.75 + self._share() / 2)
+        self._live_since = self._live_since if self._live_since is not None else now
+        self.last_error = None
         if self.state is LinkState.LIVE:
             return []
-        self._live_since = now
-        self.last_error = None
         return self._turn(Cue.CAUGHT_UP, "", now)
 
     # --- the stream ---
@@ -524,6 +525,8 @@ class Link:
             effects += self._flush_found(1)
         if done and not self._under_way:
             effects += self._round_done(now)
+        if self.pusher is not None:
+            self.push = self.pusher.checkpoint
         if self.pusher is not None and self.pusher.gap is not None:
             return [*effects, *self._doubt(Cue.GAP, f"our own log: {self.pusher.gap.reason}", now)]
         if self.pull.pending and self.phase is Phase.STREAMING and not self._under_way and self.round is None:
@@ -575,20 +578,18 @@ class Link:
         return [*self._turn(Cue.RESUME, "", now), *self._at_once(now)]
 
     def repair(self, now: float) -> list[Effect]:
-        """Compare everything anew; what was settled between the two is open again."""
+        """Compare everything anew."""
         if self.state is LinkState.PAUSED:
             return []
         self.unsure = True
         self.repairs += 1
-        self._settled.clear()
         self._pages_only = False
         self._hang_up()
         return [HangUp(), *self._turn(Cue.REPAIR, "", now), *self._at_once(now)]
 
     def reset(self, now: float) -> list[Effect]:
-        """Forget the checkpoints and what was settled, and begin as if the link were new."""
+        """Forget the checkpoints, and begin as if the link were new."""
         self._hang_up()
-        self._settled.clear()
         self.pull = self.push = Checkpoint()
         self.unsure = False
         return [HangUp(), Forget(), *self._turn(Cue.RESET, "", now), *self._at_once(now)]

@@ -37,6 +37,8 @@ def test_the_resume_point_never_passes_what_is_not_applied_and_never_goes_back(p
             resolved = waiting.pop(random.randrange(len(waiting)))
             applied.add(resolved)
             checkpoint = checkpoint.settle([token(resolved)], [None])
+        elif waiting:
+            checkpoint = checkpoint.settle([token(random.choice(waiting))], [BLOCKED])  # it came again, and waits still
         assert checkpoint.received.position == position
         assert [one.token.position for one in checkpoint.pending] == sorted(waiting)
         expected = max(at for at in applied | {0} if not waiting or at < min(waiting))

@@ -53,6 +53,7 @@ from anabranch.wire.reconciliation import Method
 COMPARISONS_MAX = 6
 POLLS = 12  # of a peer that cannot be reached, after which it is asked less and less often
 TEXT_MAX = 300
+RENEW_AFTER = 5_000  # messages to a plain relay on one connection
 
 
 class Phase(StrEnum):
@@ -107,6 +108,7 @@ class Link:
         self.pusher: Pusher | None = None
         self.round: Round | None = None
         self._anchor: ByIds | None = None
+        self._sent = 0
         self._epoch = ""
         self._target: ProgressToken | None = None
         self._own: ProgressToken | None = None  # where our log stood when our set was read
@@ -535,7 +537,17 @@ class Link:
             effects += self._start_round(now, closes=self.state is not LinkState.LIVE or bool(self.pull.pending))
         if self.phase is Phase.STREAMING and not self._awaits_peer:
             self._patience_until = None
-        return effects
+        return self._renewed(effects, now)
+
+    def _renewed(self, effects: list[Effect], now: float) -> list[Effect]:
+        """Some relays answer only so many messages on one connection: take another one before, between two pages."""
+        self._sent += sum(isinstance(effect, Send) for effect in effects)
+        plain = self.peer is not None and self.peer.kind is PeerKind.PLAIN
+        if self._sent < RENEW_AFTER or not plain or self.phase is not Phase.STREAMING or self._awaits_peer:
+            return effects
+        self._hang_up()
+        self.retry_at = now
+        return [*effects, HangUp()]
 
     @property
     def _may_compare(self) -> bool:

@@ -11,6 +11,7 @@ from relay_model import RelayModel
 
 from anabranch.core import nostr
 from anabranch.core.checkpoint import PENDING_MAX, Checkpoint
+from anabranch.core.scope import Scope
 from anabranch.core.token import Position, ProgressToken
 from anabranch.replicate.spec import Timing
 from anabranch.replicate.states import TRANSITIONS, Cue, LinkState, diagram
@@ -197,8 +198,6 @@ def test_a_tail_that_is_withheld_is_found_by_the_next_comparison_and_named():
     ],
 )
 def test_what_is_no_event_or_out_of_scope_is_not_taken(raw):
-    from anabranch.core.scope import Scope
-
     drive = Drive(LogPeer(notes(2)), scope=Scope(kinds=frozenset({1}))).run(1)
     (name,) = drive.peer.feeds
     drive.say(["CHANGES", name, "EVENT", 3, raw])
@@ -273,7 +272,9 @@ def test_a_push_goes_on_from_its_checkpoint_after_a_cut():
 
 
 class Choosy(LogPeer):
-    reasons: dict = {}
+    def __init__(self):
+        super().__init__()
+        self.reasons = {}
 
     def on_event(self, raw):
         reason = self.reasons.get(raw["content"])
@@ -318,11 +319,10 @@ def test_a_log_of_our_own_that_was_restored_is_compared_before_anything_is_given
 
 
 class Plain(RelayModel):
-    information = {}
-
     def __init__(self, *args, **options):
         super().__init__(*args, **options)
-        self.live: dict = {}
+        self.information = {}
+        self.live = {}
 
     def greet(self):
         self.live = {}
@@ -342,8 +342,11 @@ class Plain(RelayModel):
 
 
 class NoNegentropy(Plain):
-    information = {"supported_nips": [1]}
     on_neg_open = None
+
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        self.information = {"supported_nips": [1]}
 
 
 @pytest.mark.parametrize("kind", [Plain, NoNegentropy])
@@ -376,6 +379,16 @@ def test_a_relay_that_was_wiped_and_used_again_is_noticed_and_filled_again(kind)
     assert drive.link.caught_up, drive.link.last_error
     assert set(drive.store) == set(drive.peer.events)
     assert len(drive.store) == 7
+
+
+def test_a_plain_relay_is_given_a_new_connection_before_it_tires_of_the_old_one(monkeypatch):
+    monkeypatch.setattr("anabranch.replicate.link.RENEW_AFTER", 40)
+    drive = Drive(Plain(), notes(30), direction="push").run(1)
+    drive.write(*notes(30, 30)).write(*notes(30, 60)).run(1)
+    assert len(drive.peer.events) == 90
+    assert drive.peer.connections == 2
+    assert drive.link.caught_up
+    assert drive.link.failures == 0
 
 
 # --- the operator ---

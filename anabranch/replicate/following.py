@@ -126,7 +126,7 @@ class Following:
         """Carry out what is to be done, take in what has come, wait for more."""
         while self._todo:
             await self._perform(self._todo.popleft())
-        if self._collect() or self._take_in():
+        if self._collect() or self._take_in() or self._flush():
             return
         self.changed.set()
         self._stirred.clear()
@@ -168,9 +168,14 @@ class Following:
             else:
                 self._hold(-len(said))
                 self._tell(self.link.heard(said, self._now))
-        if taken and not self._todo and not self._inbox:
-            self._tell(self.link.flush(self._now))
         return taken > 0
+
+    def _flush(self) -> bool:
+        """Nothing more has come for now: what is gathered is applied."""
+        if self._inbox:
+            return False
+        self._tell(self.link.flush(self._now))
+        return bool(self._todo)
 
     def _collect(self) -> bool:
         """Tell the machine of pages that are on disk, in order."""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
-from anabranch import sim
 from anabranch.cli.shell import Exit, Shell, options, rows
+
+if TYPE_CHECKING:
+    from anabranch import sim
 
 BREACHES_SHOWN = 3
 
@@ -29,6 +32,8 @@ def sim_command(shell: Shell, seeds: int, first_seed: int, seed: int | None, tra
         return
     if trace:
         raise click.UsageError("--trace goes with --seed: one world at a time")
+    from anabranch import sim  # here, and not above: no other command is to wait for it
+
     done = 0
 
     with shell.progress("Simulating") as show:
@@ -54,6 +59,8 @@ def sim_command(shell: Shell, seeds: int, first_seed: int, seed: int | None, tra
 
 
 def _one(shell: Shell, seed: int, trace: bool) -> None:
+    from anabranch import sim
+
     outcome = sim.run(seed, keep_trace=trace)
     answer = {
         "seed": seed,

@@ -21,7 +21,8 @@ import apsw
 from anabranch.core import nostr
 from anabranch.core.operation import Operation, State
 from anabranch.core.token import Position
-from anabranch.store.contract import Duplicate, Offer, Outcome, Refused, Stored
+from anabranch.sim.link_checks import LinkChecks
+from anabranch.store.contract import Duplicate, LinkChange, Offer, Outcome, Refused, Stored
 
 if TYPE_CHECKING:
     from anabranch.sim.host import Host
@@ -46,7 +47,12 @@ class Checks:
         self.acknowledged: dict[str, set[str]] = {}  # host → ids
         self.excused: set[str] = set()  # lost with every copy of them
         self.holding: dict[str, set[str]] = {}  # host → every id that its disk has
+        self.links = LinkChecks(self)
+        self._put_back: set[str] = set()  # hosts on which an old backup was put back
+        self._forgotten: dict[str, set[str]] = {}
+        self._stored_at: dict[str, dict[str, float]] = {}
         self._tips: dict[LogName, int] = {}
+        self._began: dict[LogName, int] = {}  # after which position an epoch was opened
 
     def breach(self, text: str) -> None:
         self._trace.note("BREACH", text)
@@ -58,11 +64,12 @@ class Checks:
 
     # --- what hosts tell ---
 
-    def committed(self, host: Host, offers: Sequence[Offer], outcomes: Sequence[Outcome]) -> None:
+    def committed(
+        self, host: Host, offers: Sequence[Offer], outcomes: Sequence[Outcome], change: LinkChange | None
+    ) -> None:
         log = host.store.log()
         name = log.stream, log.epoch
-        given = self.logs.setdefault(name, {})
-        tip = self._tips.get(name, 0)
+        given, tip = self.logs[name], self._tips[name]
         self.operations += len(outcomes)
         for offer, outcome in zip(offers, outcomes, strict=True):
             id = offer.operation.event.id
@@ -76,6 +83,7 @@ class Checks:
                     self.breach(f"{host.name} gave position {at} after {tip}")
                 tip = at
                 self.holding[host.name].add(id)
+                self._stored_at.setdefault(host.name, {})[id] = self._time()
                 if not all(nostr.verify([offer.operation.event])):
                     self.breach(f"{host.name} stored the forged {id[:8]}")
                 elif offer.operation.raw != self.made[id].raw:
@@ -85,25 +93,56 @@ class Checks:
         self._tips[name] = tip
         stored = [o.operation.event.id[:8] for o, out in zip(offers, outcomes, strict=True) if isinstance(out, Stored)]
         self._trace.note(host.name, f"commits {log.tip}: {' '.join(stored)} of {len(offers)}")
+        if change is not None:
+            self.links.moved(host, change, offers, outcomes)
+
+    def link_moved(self, host: Host, change: LinkChange) -> None:
+        told = change.transition
+        if told is not None:
+            self._trace.note(host.name, f"link {change.link} {told.before} → {told.after}: {told.cue} {told.why}")
+        self.links.moved(host, change)
+
+    def offered(self, host: Host, source: str, id: str) -> None:
+        self.links.offered(host, source, id)
 
     def booted(self, host: Host) -> None:
         """Nothing that was acknowledged may be missing from what the disk has kept."""
+        log = host.store.log()
+        name = log.stream, log.epoch
+        if name not in self.logs:
+            self.logs[name], self._tips[name] = {}, log.tip
+            self._began[name] = log.tip
+        given = self.logs[name]
+        for at, id in host.store.connection.execute(
+            "SELECT position, id FROM operations WHERE position > ?", (self._began[name],)
+        ):  # a commit may have reached the disk although it was never told of
+            if given.setdefault(at, id.hex()) != id.hex():
+                self.breach(f"{host.name} has {id.hex()[:8]} at {at}, where {given[at][:8]} stood")
+        self._tips[name] = max(self._tips[name], log.tip)
+        self.links.booted(host)
         held = self.holding[host.name] = ids(host.store.connection)
         for id in sorted(self.acknowledged.get(host.name, set()) - held - self.excused):
             if not self.stands_for(host, id):
                 self.breach(f"{host.name} has lost {id[:8]}, which it had acknowledged")
 
     def acknowledge(self, host: Host, id: str) -> None:
-        self.acknowledged.setdefault(host.name, set()).add(id)
         if host.process.alive and id not in self.holding[host.name] and not self.stands_for(host, id):
+            if host.name in self._put_back:  # said before an old backup was put back, and heard after it
+                self._lose({id})
+                return
             self.breach(f"{host.name} acknowledged {id[:8]} and has it not")
+        self.acknowledged.setdefault(host.name, set()).add(id)
 
     def restoring(self, host: Host) -> None:
         """An old backup is in place: what nobody else has is lost, and its loss is nobody's fault."""
-        mine = self.acknowledged.pop(host.name, set())
-        elsewhere = set().union(*(held for name, held in self.holding.items() if name != host.name))
-        self.excused |= mine - elsewhere
-        self.acknowledged.setdefault("", set()).update(mine)  # somebody has them, and in the end all do
+        self._put_back.add(host.name)
+        self.holding[host.name] = set()
+        self._lose(self.acknowledged.pop(host.name, set()))
+
+    def _lose(self, acknowledged: set[str]) -> None:
+        """Whoever acknowledged these has them no longer. If somebody else has, all will have them in the end."""
+        self.excused |= acknowledged - set().union(*self.holding.values())
+        self.acknowledged.setdefault("", set()).update(acknowledged)
 
     @contextmanager
     def forgetting(self, host: Host) -> Iterator[None]:
@@ -115,25 +154,30 @@ class Checks:
             self.breach(
                 f"compaction on {host.name} changed the heads of {len(before.items() ^ after.items())} documents"
             )
-        self.holding[host.name] = ids(host.store.connection)
+        left = ids(host.store.connection)
+        self._forgotten.setdefault(host.name, set()).update(self.holding[host.name] - left)
+        self.holding[host.name] = left
         self.marks["compaction step"] += 1
 
     # --- in the end ---
 
     def all_there(self, hosts: Sequence[Host]) -> None:
-        """Whatever was acknowledged anywhere is known everywhere, or has been replaced or deleted there."""
+        """Whatever was acknowledged anywhere, and has not been compacted everywhere, is known to all."""
         wanted = set().union(*self.acknowledged.values()) if self.acknowledged else set()
         for host in hosts:
-            known = ids(host.store.connection)
-            for id in sorted(wanted - known - self.excused):
-                if not self.stands_for(host, id):
+            for id in sorted(wanted - self.holding[host.name] - self.excused):
+                given = any(self.retains(other, id) for other in hosts)
+                lost = not any(id in self.holding[other.name] for other in hosts)
+                if (given or lost) and not self.stands_for(host, id):
                     self.breach(f"{host.name} never got {id[:8]} (kind {self.made[id].event.kind})")
 
     def stands_for(self, host: Host, id: str) -> bool:
         """Whether there is a good reason for a host not to know an operation: something else stands for it."""
         operation = self.made.get(id)
-        if operation is None:
+        if id in self._forgotten.get(host.name, ()):
             return True
+        if operation is None:  # nobody ever committed it
+            return False
         connection = host.store.connection
         if operation.revision is not None:  # the same revision in another wrap
             return bool(
@@ -150,6 +194,15 @@ class Checks:
                 ).fetchall()
             )
         return bool(connection.execute("SELECT 1 FROM deletions WHERE target = ?", (bytes.fromhex(id),)).fetchall())
+
+    def retains(self, host: Host, id: str) -> bool:
+        """Whether a host has the payload of an operation."""
+        return host.process.alive and host.store.open_reader().state(id) is State.RETAINED
+
+    def stored_before(self, host: Host, seconds: float) -> list[str]:
+        """What a host has had for at least so long."""
+        since = self._time() - seconds
+        return [id for id, at in self._stored_at.get(host.name, {}).items() if at < since]
 
 
 def ids(connection: apsw.Connection) -> set[str]:

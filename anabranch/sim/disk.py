@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 import apsw
 
 SECTOR = 512
 VFS = "anabranch-sim"
+_mounts = count()
 
 
 class File:
@@ -66,14 +68,14 @@ class Disk:
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.mount = f"{name}-{next(_mounts)}"
+        """Its name to SQLite; never the same twice, so that nothing old reaches anything new."""
         self.files: dict[str, File] = {}
         self.full = False
-        self.room: int | None = None  # bytes that can still be written
         self.refused = 0  # writes that found no room
         self.writes_left: int | None = None  # until it takes its process down
         self.down = False  # nothing gets through: its process is dead
         self.died: Callable[[], None] = lambda: None
-        self.on_sync: Callable[[], None] | None = None
 
     def power_lost(self, random: random.Random) -> int:
         return sum(file.lose_power(random) for file in self.files.values())
@@ -96,11 +98,6 @@ class Disk:
                 self.died()
                 raise apsw.IOError("the machine went down")
 
-    def take_room(self, size: int) -> None:
-        if self.full:
-            self.refused += 1
-            raise apsw.FullError("no room on the disk")
-
 
 class _OpenFile:
     """What SQLite holds of a file. Written without a base: SQLite calls these directly."""
@@ -118,8 +115,11 @@ class _OpenFile:
     def xWrite(self, data: bytes, offset: int) -> None:
         disk, file = self._disk, self._file
         disk.touch()
-        if offset + len(data) > len(file.data):
-            disk.take_room(len(data))
+        # A checkpoint that finds no room is nothing to SQLite, which leaves it for later; but what is raised here comes
+        # out of the COMMIT that it went with. So only the write-ahead log feels that the disk is full.
+        if disk.full and self._name.endswith("-wal") and offset + len(data) > len(file.data):
+            disk.refused += 1
+            raise apsw.FullError("no room on the disk")
         file.write(offset, data)
 
     def xTruncate(self, size: int) -> None:
@@ -157,7 +157,7 @@ class _OpenFile:
 
 
 class _Vfs(apsw.VFS):
-    """Every simulated disk, by the first part of a file's name."""
+    """Every simulated disk, by the first part of a file's path."""
 
     def __init__(self) -> None:
         self.disks: dict[str, Disk] = {}
@@ -196,15 +196,20 @@ _vfs: _Vfs | None = None
 
 
 def attach(disk: Disk) -> None:
-    """Let SQLite reach the disk, under `/<name>/…`."""
+    """Let SQLite reach the disk, under `/<mount>/…`."""
     global _vfs
     if _vfs is None:
         _vfs = _Vfs()
-    _vfs.disks[disk.name] = disk
+    _vfs.disks[disk.mount] = disk
+
+
+def detach(disk: Disk) -> None:
+    if _vfs is not None:
+        _vfs.disks.pop(disk.mount, None)
 
 
 def connection(disk: Disk, file: str) -> apsw.Connection:
     """A connection to a file of the disk; the only one, as there is no memory that several could share."""
-    opened = apsw.Connection(f"/{disk.name}/{file}", vfs=VFS, statementcachesize=512)
+    opened = apsw.Connection(f"/{disk.mount}/{file}", vfs=VFS, statementcachesize=512)
     opened.pragma("locking_mode", "exclusive")
     return opened

@@ -94,7 +94,8 @@ class HostPace:
         self.slowness = 1.0
 
     def read(self) -> float:
-        return self._random.random() * 0.001 * self.slowness
+        """Mostly quick, and now and then so slow that much happens meanwhile."""
+        return self._random.random() ** 8 * 0.3 * self.slowness**0.5
 
     def write(self) -> float:
         return (0.0005 + self._random.random() * 0.003) * self.slowness

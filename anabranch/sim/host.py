@@ -20,17 +20,18 @@ import apsw
 
 from anabranch.config import Settings
 from anabranch.core import nostr
-from anabranch.core.operation import Removal
+from anabranch.core.operation import Operation, Removal
 from anabranch.core.token import Log, Position
 from anabranch.node import now
 from anabranch.node.main import Node
 from anabranch.node.writing import WriterThread
+from anabranch.replicate.spec import Timing
 from anabranch.sim import disk as disks
 from anabranch.sim.disk import Disk
 from anabranch.sim.loop import Process, process
 from anabranch.sim.network import Network
 from anabranch.store import sqlite
-from anabranch.store.contract import Offer, Outcome, Reader
+from anabranch.store.contract import Advance, LinkChange, Offer, Outcome, Reader
 from anabranch.store.sqlite import DATABASE, Holder
 from anabranch.store.sqlite_reader import SqliteReader
 from anabranch.store.sqlite_writer import SqliteWriter
@@ -38,6 +39,7 @@ from anabranch.store.sqlite_writer import SqliteWriter
 T = TypeVar("T")
 
 PORT = 80
+USUAL = Timing()
 EPOCH_SECONDS = 1_800_000_000  # what the clocks of the world show when it begins
 ANNOUNCED = "anabranch.lock"
 
@@ -45,7 +47,11 @@ ANNOUNCED = "anabranch.lock"
 class Watch(Protocol):
     """Who is told what a host does."""
 
-    def committed(self, host: Host, offers: Sequence[Offer], outcomes: Sequence[Outcome]) -> None: ...
+    def committed(
+        self, host: Host, offers: Sequence[Offer], outcomes: Sequence[Outcome], change: LinkChange | None
+    ) -> None: ...
+    def link_moved(self, host: Host, change: LinkChange) -> None: ...
+    def offered(self, host: Host, source: str, id: str) -> None: ...
     def forgetting(self, host: Host) -> contextlib.AbstractContextManager[None]: ...
     def booted(self, host: Host) -> None: ...
 
@@ -78,10 +84,21 @@ class HostWriter(SqliteWriter):
         super().__init__(connection)
         self._host = host
 
-    def append(self, offers: Sequence[Offer], *args: Any, **kwargs: Any) -> list[Outcome]:
-        outcomes = super().append(offers, *args, **kwargs)
-        self._host.watch.committed(self._host, offers, outcomes)
+    def append(self, offers: Sequence[Offer], received_at: int, advance: Advance | None = None) -> list[Outcome]:
+        changed: list[LinkChange] = []
+
+        def noted(outcomes: Sequence[Outcome]) -> LinkChange:
+            assert advance is not None
+            changed.append(advance(outcomes))
+            return changed[0]
+
+        outcomes = super().append(offers, received_at, noted if advance is not None else None)
+        self._host.watch.committed(self._host, offers, outcomes, changed[0] if changed else None)
         return outcomes
+
+    def note_link(self, change: LinkChange) -> None:
+        super().note_link(change)
+        self._host.watch.link_moved(self._host, change)
 
     def compact(self, positions: Sequence[Position]) -> tuple[int, int]:
         with self._host.watch.forgetting(self._host):
@@ -210,6 +227,17 @@ class HostNode(Node):
         self.readers = HostReaders(self._host, self._host.store.open_reader())  # type: ignore[assignment]
         self.prover = HostProver(self.loop)  # type: ignore[assignment]
         self.share = self._host.random.random
+        self.timing = self._host.timing
+
+    async def start(self) -> None:
+        await super().start()
+        offer, watch, host = self.admission.offer, self._host.watch, self._host
+
+        def offered(publisher: Any, operation: Operation, access_key: str | None) -> None:
+            watch.offered(host, publisher.peer, operation.event.id)
+            offer(publisher, operation, access_key)
+
+        self.admission.offer = offered  # type: ignore[method-assign]
 
 
 class Host:
@@ -227,6 +255,7 @@ class Host:
         watch: Watch,
         random: random.Random,
         pages_a_checkpoint: int = 1_000,
+        timing: Timing = USUAL,
     ) -> None:
         self.name = name
         self.network = network
@@ -235,6 +264,7 @@ class Host:
         self.watch = watch
         self.random = random
         self.pages_a_checkpoint = pages_a_checkpoint
+        self.timing = timing
         self.loop = network.loop
         self.clock = HostClock(self.loop.time)
         self.holder = Holder()
@@ -242,6 +272,7 @@ class Host:
         self.disk.put_back({DATABASE: _empty_store()})
         self.process = Process(name)
         self.process.alive = False
+        self._serves: Process | None = None  # the process whose node is ready
         self.boots = 0
         self.crash_after_work = False
         self.backup: tuple[dict[str, bytes], Position] | None = None
@@ -249,11 +280,19 @@ class Host:
 
     @property
     def up(self) -> bool:
-        return self.process.alive and self.node.ready
+        return self.process.alive and self._serves is self.process
 
     @property
     def url(self) -> str:
-        return f"ws://{self.name}:{PORT}"
+        return f"ws://{self.name}:{PORT}/"
+
+    async def ready(self) -> None:
+        """Start it unless it is up; wait while it is starting."""
+        while not self.up:
+            if self.process.alive:
+                await asyncio.sleep(0.1)
+            else:
+                await self.boot()
 
     def _attach(self) -> None:
         disks.attach(self.disk)
@@ -262,14 +301,20 @@ class Host:
     # --- starting ---
 
     async def boot(self, new_epoch: bool = False) -> None:
-        """Start a node on what the disk has."""
+        """Start a node on what the disk has, and wait until it is ready or has died on the way."""
         self.boots += 1
         self.network.silent.discard(self.name)
         self.process = Process(self.name)
         context = contextvars.copy_context()
         context.run(process.set, self.process)
         context.run(now.clock.set, self.clock)
-        await self.loop.create_task(self._start(new_epoch), context=context)
+        over = asyncio.Event()
+        self.process.on_death.append(over.set)
+        starting = self.loop.create_task(self._start(new_epoch), context=context)
+        starting.add_done_callback(lambda _: over.set(), context=self.network.context)
+        await over.wait()
+        if starting.done():
+            starting.result()
 
     async def _start(self, new_epoch: bool) -> None:
         self.store = HostStore(self)
@@ -280,6 +325,7 @@ class Host:
         self.watch.booted(self)
         self.node = HostNode(self.settings, self)
         await self.node.start()
+        self._serves = process.get()
         self.network.trace.note(self.name, f"is up at {self.store.log().tip}")
 
     def _name_log(self) -> None:
@@ -312,7 +358,7 @@ class Host:
         self.network.trace.note(self.name, "dies")
         self.network.process_died(self.name, quietly)
         store = getattr(self, "store", None)
-        self.loop.call_soon(_bury, died, store, context=self.network.context)
+        self.loop.call_soon(_bury, died, store, old, context=self.network.context)
 
     def after_work(self) -> None:
         """The writer has committed, and told nobody yet."""
@@ -331,11 +377,12 @@ class Host:
         self.disk.put_back(self.backup[0])
 
 
-def _bury(died: Process, store: HostStore | None) -> None:
+def _bury(died: Process, store: HostStore | None, disk: Disk) -> None:
     died.bury()
     if store is not None:
         with contextlib.suppress(apsw.Error):
             store.connection.close(True)
+    disks.detach(disk)
 
 
 _empty: bytes = b""

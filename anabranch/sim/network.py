@@ -57,6 +57,7 @@ class Network:
         self.loop: asyncio.AbstractEventLoop
         self.blocked: set[tuple[str, str]] = set()  # (from, to): nothing gets through
         self.silent: set[str] = set()  # hosts without power: nobody there, not even to refuse
+        self.disordered: set[frozenset[str]] = set()  # pairs of hosts between which something was overtaken
         self.twisted: dict[str, Callable[[bytes, bool], bytes]] = {}  # hosts that do not say what they mean
         self._listeners: dict[tuple[str, int], Listener] = {}
         self._connections = 0
@@ -246,6 +247,8 @@ class Transport(asyncio.Transport):
 
     def _push(self, chunk: bytes) -> None:
         network = self._network
+        if self._silenced:
+            return
         if not self._chunk_count:
             self._websocket = b"pgrade: websocket" in chunk or self.peer._websocket
         self._chunk_count += 1
@@ -269,6 +272,7 @@ class Transport(asyncio.Transport):
         self._tampered |= fate in (Fate.TWICE, Fate.OVERTAKEN)
         if fate is Fate.OVERTAKEN and self._overtaken is None:
             self._overtaken = chunk
+            network.disordered.add(frozenset((self.host, self.peer.host)))
             self._later(0.05 + network.weather.latency(), self._overtake)
             return
         self._enqueue(due, chunk)
@@ -280,7 +284,7 @@ class Transport(asyncio.Transport):
 
     def _overtake(self) -> None:
         """Nothing came to overtake it: it goes on as it was."""
-        if self._overtaken is not None:
+        if self._overtaken is not None and not self._silenced:
             held, self._overtaken = self._overtaken, None
             self._enqueue(max(self._due, self._loop.time()), held)
 
@@ -363,9 +367,10 @@ class Transport(asyncio.Transport):
         self.peer._break(ConnectionResetError("connection reset"))
 
     def die(self, quietly: bool) -> None:
-        """The process at this end is gone."""
+        """The process at this end is gone. What it had written its system still sends, and then the end."""
         self._lost = self._closing = True
-        self._chunks.clear()
         self._network.gone(self)
-        if not quietly:
-            self._later(self._network.weather.latency(), self.peer._break, ConnectionResetError("reset by peer"))
+        if quietly:
+            self._chunks.clear()
+        elif not self._silenced:
+            self._enqueue(max(self._due, self._loop.time() + self._network.weather.latency()), b"")

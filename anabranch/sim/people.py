@@ -175,7 +175,7 @@ class Reader:
         while True:
             await asyncio.sleep(self._random.expovariate(1 / pause))
             if self._caller is not None and self._caller.alive:
-                if self._random.random() < 0.1:
+                if self._random.random() < 0.4:
                     self._caller.hang_up()
                 continue
             try:
@@ -189,6 +189,8 @@ class Reader:
         log = self._host.store.log()
         if self._log != (log.stream, log.epoch):
             self._log, self._at = (log.stream, log.epoch), log.floor - 1
+        elif self._random.random() < 0.3:  # it comes with an old checkpoint, near the floor
+            self._at = max(0, log.floor - 1 - self._random.randrange(4))
         self._asked = self._at, log.floor
         caller.say("CHANGES", "w", {**self._request, "since": self._at, "live": True})
 

@@ -8,11 +8,12 @@ of the world's own time all nodes must have come to the same heads, conflicts an
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import logging
 import random
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import msgspec
@@ -20,19 +21,24 @@ import msgspec
 from anabranch.config import LimitSettings, RetentionSettings, Settings
 from anabranch.core.operation import Family, Operation
 from anabranch.core.retention import Mode
+from anabranch.core.scope import EVERYTHING, Scope
 from anabranch.node import now
+from anabranch.replicate.following import Following
+from anabranch.replicate.spec import Direction, LinkSpec, Timing
 from anabranch.sim import faults, knobs
 from anabranch.sim.checks import Checks, current
 from anabranch.sim.faults import DISASTERS, Fault, HostPace, Storm
 from anabranch.sim.host import PORT, Host
+from anabranch.sim.liar import Liar
 from anabranch.sim.loop import Process, VirtualLoop, process
 from anabranch.sim.network import Network
 from anabranch.sim.people import Reader, Writer
 from anabranch.sim.signing import Notary
 from anabranch.sim.trace import Trace
 from anabranch.sim.workload import Author, Device
+from anabranch.store.contract import StoreError
 
-HEAL_SECONDS = 900.0
+HEAL_SECONDS = 1_200.0
 LOOK_SECONDS = 2.0
 
 
@@ -58,14 +64,14 @@ class World:
         self.mix = faults.draw(self.random)
         self.storm = Storm(self.random, self.mix, self.fired)
         self.network = Network(self.storm)
-        self._crashed: list[str] = []
-        self.loop = VirtualLoop(self.network, self._crashed.append)
+        self.loop = VirtualLoop(self.network, self._stumbled)
         self.trace = Trace(self.loop.time, keep_trace)
         self.network.loop, self.network.trace = self.loop, self.trace
         self.checks = Checks(self.trace, self.loop.time)
         self.notary = Notary(self.random)
         self.paces: dict[str, HostPace] = {}
         self.hosts: list[Host] = []
+        self.liar: Host | None = None
         self.writers: list[Writer] = []
         self._faulty: list[asyncio.Task[None]] = []
 
@@ -83,8 +89,6 @@ class World:
             log.handlers, log.propagate = before[:2]
             log.setLevel(before[2])
             self._close()
-        for text in self._crashed:
-            self.checks.breach(f"something failed that nobody had thought of: {text}")
         return Outcome(
             self.seed,
             self.checks.operations,
@@ -117,17 +121,12 @@ class World:
         draw = self.random
         retention = self._retention()
         for number in range(draw.choice((2, 2, 3, 3, 4))):
-            name = f"node-{number}"
-            settings = Settings(
-                host=name, port=PORT, retention=retention, limits=LimitSettings(idle_seconds=draw.choice((20, 120)))
-            )
-            pace = self.paces[name] = HostPace(draw)
-            pages = draw.choice((10, 100, 1_000))
-            self.hosts.append(Host(name, self.network, settings, pace, self.checks, draw, pages))
-        for host in self.hosts:
-            await host.boot()
+            self.hosts.append(await self._host(f"node-{number}", retention))
+        # Where a revision in the middle is compacted before a follower had it, the follower cannot know that what came
+        # before it is superseded: only signed operations say so. So revisions are not compacted here.
+        revisions = () if retention.policy().compacts else (Family.REVISION,)
         authors = [
-            Author(number, draw.choice((Family.SNAPSHOT, Family.REVISION, Family.PLAIN)), draw.randrange(1, 4))
+            Author(number, draw.choice((Family.SNAPSHOT, Family.PLAIN, *revisions)), draw.randrange(1, 4))
             for number in range(draw.randrange(2, 5))
         ]
         self.authors = authors
@@ -138,6 +137,61 @@ class World:
             writer = Writer(device, self.hosts, draw.choice(self.hosts), self.checks, draw, forges)
             writer.skew = draw.uniform(-600, 600) if Fault.SKEW in self.mix else 0.0
             self.writers.append(writer)
+        await self._link()
+        if Fault.LIAR in self.mix:
+            await self._add_liar(retention)
+
+    async def _host(self, name: str, retention: RetentionSettings) -> Host:
+        draw = self.random
+        limits = LimitSettings(idle_seconds=draw.choice((20, 120)))
+        settings = Settings(host=name, port=PORT, retention=retention, limits=limits)
+        pace = self.paces[name] = HostPace(draw)
+        pages = draw.choice((10, 100, 1_000))
+        timing = Timing(
+            retry_max=draw.choice((5.0, 300.0)),
+            verify=draw.choice((20.0, 300.0)),
+            page_count=draw.choice((1, 7, 500)),
+        )
+        host = Host(name, self.network, settings, pace, self.checks, draw, pages, timing)
+        self.checks.links.hosts[name] = host
+        await host.boot()
+        return host
+
+    async def _add_liar(self, retention: RetentionSettings) -> None:
+        """One more node, that follows one of the others and is followed by some, and whose every word is doubtful."""
+        liar = self.liar = await self._host("liar", retention)
+        self.checks.links.liars.add(liar.name)
+        self.network.twisted[liar.name] = Liar(self.random, lambda vice: self.fire(Fault.LIAR, vice)).twist
+        await self._add(liar, self.random.choice(self.hosts), Direction.PULL)
+        for host in self.random.sample(self.hosts, self.random.choice((1, 1, 2))):
+            await self._add(host, liar, self.random.choice((Direction.PULL, Direction.BOTH)))
+
+    async def _link(self) -> None:
+        """A way from everybody to everybody, and some more."""
+        draw, names = self.random, range(len(self.hosts))
+        edges = [(one, draw.randrange(one)) for one in names if one]
+        edges += [(one, other) for one in names for other in range(one) if draw.random() < 0.2]
+        for one, other in dict.fromkeys(edges):
+            pair = [self.hosts[one], self.hosts[other]]
+            draw.shuffle(pair)
+            match draw.choice(("both", "pull", "push", "twice")):
+                case "both":
+                    await self._add(pair[0], pair[1], Direction.BOTH)
+                case "twice":
+                    await self._add(pair[0], pair[1], Direction.PULL)
+                    await self._add(pair[0], pair[1], Direction.PUSH)
+                case way:
+                    await self._add(pair[0], pair[1], Direction(way))
+                    await self._add(pair[1], pair[0], Direction(way))
+        if draw.random() < 0.2:  # one more, of which nothing depends
+            one, other = draw.sample(self.hosts, 2)
+            scope = Scope(authors=frozenset({draw.choice(self.authors).pubkey}))
+            await self._add(one, other, draw.choice(list(Direction)), scope)
+
+    async def _add(self, host: Host, peer: Host, direction: Direction, scope: Scope = EVERYTHING) -> None:
+        name = f"{direction}-{peer.name}{'-some' if scope != EVERYTHING else ''}"
+        spec = LinkSpec(name, peer.url, scope, direction)
+        await self.on(host, host.node.links.add(spec))
 
     def _retention(self) -> RetentionSettings:
         draw = self.random
@@ -146,7 +200,7 @@ class World:
         return RetentionSettings(
             mode=draw.choice((Mode.CURRENT_ONLY, Mode.RECENT_HISTORY)),
             recent_count=draw.choice((1, 2, 4)),
-            payload_days=0,
+            payload_days=draw.choice((0, 0, None)),
             interval_seconds=draw.choice((3, 20, 100_000)),
             replay_count=draw.choice((5, 20, 100)),
         )
@@ -154,7 +208,7 @@ class World:
     def _readers(self) -> list[Reader]:
         draw = self.random
         readers: list[Reader] = []
-        for _ in range(draw.randrange(0, 3)):
+        for _ in range(draw.randrange(0, 4)):
             host, author = draw.choice(self.hosts), draw.choice(self.authors)
             if author.family is Family.SNAPSHOT and draw.random() < 0.7:
                 request = {"mode": "tail", "authors": [author.pubkey]}
@@ -180,8 +234,7 @@ class World:
             host.disk.full, host.disk.writes_left, host.crash_after_work = False, None, False
             host.clock.skew = 0.0
             self.paces[host.name].slowness = 1.0
-            if not host.process.alive:
-                await host.boot()
+            await host.ready()
 
     async def _agree(self) -> None:
         deadline = self.loop.time() + HEAL_SECONDS
@@ -195,13 +248,48 @@ class World:
     def _agreed(self) -> bool:
         if not all(writer.done for writer in self.writers) or not all(host.up for host in self.hosts):
             return False
-        first, *others = (current(host) for host in self.hosts)
+        if not all(link.link.caught_up for _, _, link in self._links()):
+            return False
+        first, *others = (current(host, self._tombstones) for host in self.hosts)
         return all(one == first for one in others)
 
+    @property
+    def _tombstones(self) -> bool:
+        """Whether wholly deleted documents stay: then they are compared too."""
+        return Fault.RETENTION not in self.mix
+
+    def _links(self) -> Iterator[tuple[Host, str, Following]]:
+        """The links between those who do not lie."""
+        for host in self.hosts:
+            for name, link in host.node.links.links.items():
+                if not any(liar in link.spec.peer for liar in self.checks.links.liars):
+                    yield host, name, link
+
     def _tell_apart(self) -> None:
+        """Why they do not agree, in words."""
         self.checks.breach(f"no agreement within {HEAL_SECONDS:g} s")
+        for writer in self.writers:
+            if not writer.done:
+                self.checks.breach(f"{writer.device.name} still has {len(writer.outbox)} operations to publish")
+        for host, name, link in self._links():
+            machine = link.link
+            if not machine.caught_up:
+                self.checks.breach(
+                    f"{host.name}: {name} is {machine.state}, {machine.phase}, after {machine.failures} failures: "
+                    f"{machine.last_error}"
+                )
+        first, *others = self.hosts
+        for other in others:
+            here, there = current(first, self._tombstones), current(other, self._tombstones)
+            if apart := here.items() ^ there.items():
+                self.checks.breach(
+                    f"{first.name} and {other.name} differ in {len({one for one, _ in apart})} documents"
+                )
 
     # --- for disasters and people ---
+
+    def _stumbled(self, text: str) -> None:
+        self.checks.breach(f"{process.get().name}: something failed that nobody had thought of: {text}")
 
     def fire(self, fault: Fault, text: str) -> None:
         self.fired[fault] += 1
@@ -224,6 +312,9 @@ class World:
         task = self.loop.create_task(work, context=context)
         task.add_done_callback(lambda _: done.set(), context=self.network.context)
         await done.wait()
+        if task.done():
+            with contextlib.suppress(StoreError):  # of a disk that is full
+                task.result()
 
     def _start(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         """A process of its own for somebody."""
@@ -232,7 +323,7 @@ class World:
         self.loop.create_task(work, context=context)
 
     def _close(self) -> None:
-        for host in self.hosts:
+        for host in self.checks.links.hosts.values():
             host.kill()
 
 
@@ -249,7 +340,7 @@ class _Complaints(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         own = process.get()
-        host = next((host for host in self._world.hosts if host.process is own), None)
+        host = next((host for host in self._world.checks.links.hosts.values() if host.process is own), None)
         if host is None or not own.alive or host.disk.full or host.disk.refused:
             return
         error = record.exc_info[1] if record.exc_info else None

@@ -73,20 +73,39 @@ async def _information(url: str) -> dict[str, Any]:
 
 
 async def _answer(http: h11.Connection, reader: asyncio.StreamReader) -> dict[str, Any]:
-    body = bytearray()
-    try:
-        while not isinstance(event := http.next_event(), h11.EndOfMessage | h11.ConnectionClosed):
-            if event is h11.NEED_DATA:
-                http.receive_data(await reader.read(65_536))
-            elif isinstance(event, h11.Response) and event.status_code != 200:
+    """The document; {} where the peer answers with something else, or hangs up without a word as some relays do.
+
+    An answer that is cut short is no answer: what a peer is must not hang on where a connection broke.
+    """
+    body, heard = bytearray(), 0
+    while not isinstance(event := _next(http, heard), h11.EndOfMessage):
+        if event is None:
+            return {}
+        if event is h11.NEED_DATA:
+            data = await reader.read(65_536)
+            heard += len(data)
+            http.receive_data(data)
+        elif isinstance(event, h11.Response) and event.status_code != 200:
+            return {}
+        elif isinstance(event, h11.Data):
+            body += event.data
+            if len(body) > INFORMATION_BYTES_MAX:
                 return {}
-            elif isinstance(event, h11.Data):
-                body += event.data
-                if len(body) > INFORMATION_BYTES_MAX:
-                    return {}
+    try:
         return _object(bytes(body))
-    except (h11.RemoteProtocolError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ConnectionError):
-        return {}  # a relay without a document is a relay all the same
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return {}
+
+
+def _next(http: h11.Connection, heard: int) -> Any:
+    """The next event of an answer; None where it is none at all."""
+    try:
+        event = http.next_event()
+    except h11.RemoteProtocolError as error:
+        if heard and http.their_state is h11.ERROR and "closed" in str(error):
+            raise Unreachable("the connection broke off while the peer told about itself") from None
+        return None
+    return None if isinstance(event, h11.ConnectionClosed) else event
 
 
 def in_words(ended: ConnectionClosed) -> str:

@@ -192,6 +192,8 @@ class Link:
         self.peer = peers.identify(information, self.spec.peer, self.spec.scope)
         self._await(now)
         known = self.pull.contiguous
+        if not information and known is not None and not peers.is_plain(known.stream):
+            return self.lost("the peer told nothing about itself, and it had a log before", now)
         if known is None or not known.message or self.unsure or peers.epoch(self.peer, known, 0) != known.epoch:
             return self._go_on(self._begin(None, now), now)
         self.phase = Phase.ANCHORING

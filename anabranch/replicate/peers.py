@@ -23,6 +23,7 @@ from anabranch.wire import dialogue
 
 OVERLAP_SECONDS = 900
 TEXT_MAX = 200
+_PLAIN = "relay:"  # before the address, in the name that we give to the stream of a relay that has none
 _TURN = "~"  # between the epoch that a peer tells and how often its log was set back within it
 
 
@@ -59,7 +60,7 @@ def identify(information: Mapping[str, Any], url: str, scope: Scope) -> Peer:
     return Peer(
         kind,
         Log(
-            stream or f"relay:{url}",
+            stream if positioned and stream else f"{_PLAIN}{url}",
             epoch if positioned and epoch else "",
             Position(_count(feed.get("min_seq")) or 0) if positioned else Position(0),
             Position(tip or 0) if positioned else Position(0),
@@ -69,6 +70,11 @@ def identify(information: Mapping[str, Any], url: str, scope: Scope) -> Peer:
         reconciles=77 in nips if isinstance(nips, list) else None,
         message_bytes_max=_count(limitation.get("max_message_length")) or None,
     )
+
+
+def is_plain(stream: str) -> bool:
+    """Whether a stream is one that we named, for a relay that has no log."""
+    return stream.startswith(_PLAIN)
 
 
 def epoch(peer: Peer, known: ProgressToken | None, wall: int, rewound: bool = False) -> str:

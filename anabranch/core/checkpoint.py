@@ -24,6 +24,9 @@ class Blocked(msgspec.Struct, frozen=True):
     missing: str
     why: str
 
+    def __str__(self) -> str:
+        return f"{self.operation} needs {self.dependency} {self.missing}: {self.why}"
+
 
 class Pending(msgspec.Struct, frozen=True):
     """A received operation that is not applied. `resume` is the token just before it, in the order of delivery."""

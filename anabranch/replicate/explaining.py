@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from anabranch.core.checkpoint import Checkpoint
 from anabranch.core.token import Log
-from anabranch.replicate.link import Link, Phase
+from anabranch.replicate.link import Link
 from anabranch.replicate.peers import PeerKind
-from anabranch.replicate.states import LinkState
+from anabranch.replicate.states import LinkState, Phase
 
 if TYPE_CHECKING:
     from anabranch.replicate.following import Following
@@ -94,11 +94,8 @@ def explained(following: Following, clock: float, wall: int, own: Log, dead_lett
     link = following.link
     sentences = [_standing(link), *_waiting(link, clock), *_suspicion(link)]
     if link.pull.pending:
-        first = link.pull.pending[0].blocked
-        sentences.append(
-            f"{len(link.pull.pending)} operations are received and not applied; the first, {first.operation}, "
-            f"needs {first.dependency} {first.missing}: {first.why}."
-        )
+        count = len(link.pull.pending)
+        sentences.append(f"{count} operations are received and not applied; {link.pull.pending[0].blocked}.")
     if dead_letters:
         sentences.append(
             f"{dead_letters} operations were refused for good; `anabranch link show {link.spec.name}` lists them, "

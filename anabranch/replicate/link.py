@@ -16,10 +16,9 @@ checkpoint. Only a link that was live for a while begins with the shortest pause
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from enum import StrEnum
 from typing import Any
 
-from anabranch.core.checkpoint import Blocked, Checkpoint
+from anabranch.core.checkpoint import Checkpoint
 from anabranch.core.negentropy import Items
 from anabranch.core.token import GAP_WORDS, START, GapReason, Log, ProgressToken, gap
 from anabranch.replicate import peers
@@ -38,11 +37,12 @@ from anabranch.replicate.effects import (
     Send,
     Told,
 )
+from anabranch.replicate.pauses import Pauses
 from anabranch.replicate.peers import Peer, PeerKind
 from anabranch.replicate.push import Pusher
 from anabranch.replicate.repair import Round, RoundFailed, Settled, Step
 from anabranch.replicate.spec import LinkSpec, Timing
-from anabranch.replicate.states import TRANSITIONS, Cue, LinkState
+from anabranch.replicate.states import TRANSITIONS, Cue, LinkState, Phase
 from anabranch.replicate.stream import Broken, Ended, Stream, is_lasting
 from anabranch.store.contract import LinkRecord
 from anabranch.wire import dialogue
@@ -51,18 +51,8 @@ from anabranch.wire.paging import ByIds
 from anabranch.wire.reconciliation import Method
 
 COMPARISONS_MAX = 6
-POLLS = 12  # of a peer that cannot be reached, after which it is asked less and less often
 TEXT_MAX = 300
 RENEW_AFTER = 5_000  # messages to a plain relay on one connection
-
-
-class Phase(StrEnum):
-    OFFLINE = "offline"
-    DIALLING = "dialling"
-    ANCHORING = "asking for an operation that the peer must have"
-    RECONCILING = "comparing and closing the difference"
-    TAILING = "replaying the stream"
-    STREAMING = "following the stream"
 
 
 class Link:
@@ -80,7 +70,6 @@ class Link:
         self.state = LinkState.PAUSED if record.state == LinkState.PAUSED else LinkState.INITIAL
         self.pull, self.push = record.pull, record.push
         self.unsure = record.unsure
-        self.failures = 0
         self.last_error = record.last_error
         self.last_notice: str | None = None
         self.retry_at: float | None = 0.0
@@ -98,7 +87,7 @@ class Link:
         self._settled = Settled()
         self._pages_only = False
         self._silenced = 0  # connections that ended on the first message of negentropy
-        self._live_since: float | None = None
+        self._pauses = Pauses(timing, share)
         self._names = 0
         self._pages = 0
         self._clear()
@@ -127,6 +116,11 @@ class Link:
         """Live, the digests were equal, and nothing is under way in either direction."""
         quiet = not self._gathered and not self._under_way
         return self.state is LinkState.LIVE and quiet and self._pushed and self.phase is Phase.STREAMING
+
+    @property
+    def failures(self) -> int:
+        """Tries that failed since the link was last live for a while."""
+        return self._pauses.failures
 
     @property
     def _gathered(self) -> int:
@@ -175,15 +169,10 @@ class Link:
         except RoundFailed:
             effects = None
         if effects is None:
-            return self.lost(f"no answer for {self._timing.patience:g} s while {self._doing}", now)
+            doing = self.phase if self.round is None else self.round.step
+            return self.lost(f"no answer for {self._timing.patience:g} s while {doing}", now)
         self._await(now)
         return self._go_on(effects, now)
-
-    @property
-    def _doing(self) -> str:
-        if self.round is not None:
-            return str(self.round.step)
-        return "giving" if self.pusher is not None and self.pusher.awaits_peer else str(self.phase)
 
     def opened(self, information: Mapping[str, Any], now: float) -> list[Effect]:
         """The connection stands, and this is what the peer says of itself; {} where it says nothing."""
@@ -207,26 +196,17 @@ class Link:
         if self.round is not None and self.round.step is Step.RECONCILING and not self.round.talked:
             self._silenced += 1  # to hang up on NEG-OPEN is a refusal as well
         effects = self._retreat(reason, now)
-        if self.failures > self._timing.reconnects and Cue.EXHAUSTED in TRANSITIONS[self.state]:
+        if self._pauses.exhausted and Cue.EXHAUSTED in TRANSITIONS[self.state]:
             effects += self._turn(Cue.EXHAUSTED, reason, now)
         return effects
 
     def _retreat(self, reason: str, now: float, code: str = "stream_lost") -> list[Effect]:
         """Hang up, and come back after a pause."""
-        if self._live_since is not None and now - self._live_since >= self._timing.steady:
-            self.failures = 0
         reached = self.peer is not None and self.phase is not Phase.DIALLING
-        timing = self._timing
-        pause = min(timing.retry_min * 2 ** min(self.failures, 16), timing.retry_max) * (0.5 + self._share() / 2)
-        if self.state is LinkState.DEGRADED_POLL:
-            poll = timing.poll_min + (timing.poll_max - timing.poll_min) * self._share()
-            tired = self.failures - POLLS if not reached else 0
-            pause = max(poll, min(timing.retry_min * 2 ** min(max(tired, 0), 16), timing.retry_max))
-        self.failures += 1
+        polls = self.state is LinkState.DEGRADED_POLL
+        self.retry_at = now + self._pauses.after_failure(now, polls=polls, reached=reached)
         self.last_error = reason[:TEXT_MAX]
-        self._live_since = None
         self._hang_up()
-        self.retry_at = now + pause
         return [HangUp(), Noted(code, self.last_error)]
 
     def _hang_up(self) -> None:
@@ -358,7 +338,7 @@ class Link:
         if self.phase is Phase.RECONCILING:
             return [*self._save_pull(), *self._save_push(), *self._subscribe(now)]
         if self.pull.pending:
-            return self._doubt(Cue.CLOSURE, _needs(self.pull.pending[0].blocked), now)
+            return self._doubt(Cue.CLOSURE, str(self.pull.pending[0].blocked), now)
         again = done.open & self._open
         self._open = done.open
         self._comparisons += 1
@@ -388,7 +368,7 @@ class Link:
         self.unsure = False
         self._comparisons, self._open = 0, frozenset()
         self._compare_at = now + self._timing.verify * (0.75 + self._share() / 2)
-        self._live_since = self._live_since if self._live_since is not None else now
+        self._pauses.live(now)
         self.last_error = None
         if self.state is LinkState.LIVE:
             return []
@@ -512,7 +492,7 @@ class Link:
         if self.pull.overflows:
             return self._doubt(Cue.OVERFLOW, f"{len(self.pull.pending)} operations wait for others", now)
         if result.blocked and self.phase is Phase.RECONCILING:
-            return self._doubt(Cue.CLOSURE, _needs(result.blocked[0]), now)
+            return self._doubt(Cue.CLOSURE, str(result.blocked[0]), now)
         return self._go_on([], now)
 
     def not_applied(self, reason: str, now: float) -> list[Effect]:
@@ -613,10 +593,6 @@ class Link:
         if self.phase is Phase.OFFLINE and self.state is not LinkState.PAUSED:
             self.retry_at = now
         return []
-
-
-def _needs(blocked: Blocked) -> str:
-    return f"{blocked.operation} needs {blocked.dependency} {blocked.missing}: {blocked.why}"
 
 
 def _sent(effects: Sequence[dialogue.Effect]) -> list[Effect]:

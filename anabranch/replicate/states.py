@@ -18,6 +18,17 @@ class LinkState(StrEnum):
     PAUSED = "paused"
 
 
+class Phase(StrEnum):
+    """How far a link has come on its present connection."""
+
+    OFFLINE = "offline"
+    DIALLING = "dialling"
+    ANCHORING = "asking for an operation that the peer must have"
+    RECONCILING = "comparing and closing the difference"
+    TAILING = "replaying the stream"
+    STREAMING = "following the stream"
+
+
 class Cue(StrEnum):
     CAUGHT_UP = "caught_up"
     GAP = "gap"

@@ -29,7 +29,7 @@ class Budget:
                 event.set()
             self._waiting.clear()
 
-    def share_of_one(self, held: int) -> int:
+    def share_of_one(self) -> int:
         """How much one link may hold just now."""
         return LINK_BYTES_MAX if self.held < self._bytes_max else LINK_BYTES_MIN
 

@@ -325,7 +325,7 @@ class Following:
         """Take messages off the socket as long as there is room for them."""
         try:
             while True:
-                while self._held >= self._world.budget.share_of_one(self._held):
+                while self._held >= self._world.budget.share_of_one():
                     self._room.clear()
                     await self._world.budget.wait(self._room)
                 message = await socket.recv(decode=False)

@@ -83,6 +83,16 @@ class Gap(msgspec.Struct, frozen=True):
     latest: Position
     reason: GapReason
 
+    def to_wire(self, log: Log, token: ProgressToken) -> dict[str, Any]:
+        """The gap between a token and a log, in tokens."""
+        oldest, latest = (ProgressToken(log.stream, log.epoch, at) for at in (self.oldest, self.latest))
+        return {
+            "requested": token.to_wire(),
+            "oldestAvailable": oldest.to_wire(),
+            "latestAvailable": latest.to_wire(),
+            "reason": str(self.reason),
+        }
+
 
 def gap(log: Log, since: Position) -> Gap | None:
     """Why `since` cannot be resumed from, or None when all that follows it is still there.

@@ -35,6 +35,7 @@ def described(following: Following, clock: float, wall: int, own: Log) -> dict[s
         "in_flight": link.in_flight,
         "failures": link.failures,
         "repairs": link.repairs,
+        "last_gap": link.gap,
         "next_try_seconds": _until(link.retry_at, clock) if link.phase is Phase.OFFLINE else None,
         "verified_seconds_ago": None if link.verified_at is None else round(clock - link.verified_at, 3),
         "created_at": record.created_at,

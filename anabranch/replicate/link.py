@@ -20,7 +20,7 @@ from typing import Any
 
 from anabranch.core.checkpoint import Checkpoint
 from anabranch.core.negentropy import Items
-from anabranch.core.token import GAP_WORDS, START, GapReason, Log, ProgressToken, gap
+from anabranch.core.token import GAP_WORDS, START, Gap, GapReason, Log, ProgressToken, gap
 from anabranch.replicate import peers
 from anabranch.replicate.effects import (
     Applied,
@@ -40,7 +40,7 @@ from anabranch.replicate.effects import (
 from anabranch.replicate.pauses import Pauses
 from anabranch.replicate.peers import Peer, PeerKind
 from anabranch.replicate.push import Pusher
-from anabranch.replicate.repair import Round, RoundFailed, Settled, Step
+from anabranch.replicate.repair import Comparisons, Round, RoundFailed, Settled, Step, Verdict
 from anabranch.replicate.spec import LinkSpec, Timing
 from anabranch.replicate.states import TRANSITIONS, Cue, LinkState, Phase
 from anabranch.replicate.stream import Broken, Ended, Stream, is_lasting
@@ -50,7 +50,6 @@ from anabranch.wire.dialogue import BOUNDS, Answer, Bounds
 from anabranch.wire.paging import ByIds
 from anabranch.wire.reconciliation import Method
 
-COMPARISONS_MAX = 6
 TEXT_MAX = 300
 RENEW_AFTER = 5_000  # messages to a plain relay on one connection
 
@@ -77,6 +76,8 @@ class Link:
         """When the state was last another one; None: not since the process began."""
         self.verified_at: float | None = None
         self.repairs = 0
+        self.gap: dict[str, Any] | None = None
+        """The last one that was met: what was asked for, what there was, and why that did not do."""
         self.peer: Peer | None = None
         self.phase = Phase.OFFLINE
         self._timing = timing
@@ -105,8 +106,7 @@ class Link:
         self._witness = ""  # an operation that the peer has shown to have
         self._under_way: dict[int, int] = {}
         self._compare_at: float | None = None
-        self._comparisons = 0
-        self._open: frozenset[str] = frozenset()
+        self._comparisons = Comparisons()
         self._patience_until: float | None = None
 
     # --- what others ask ---
@@ -114,8 +114,11 @@ class Link:
     @property
     def caught_up(self) -> bool:
         """Live, the digests were equal, and nothing is under way in either direction."""
-        quiet = not self._gathered and not self._under_way
-        return self.state is LinkState.LIVE and quiet and self._pushed and self.phase is Phase.STREAMING
+        return self.state is LinkState.LIVE and self._quiet and self.phase is Phase.STREAMING
+
+    @property
+    def _quiet(self) -> bool:
+        return not (self._gathered or self._under_way) and (self.pusher is None or self.pusher.settled)
 
     @property
     def failures(self) -> int:
@@ -125,10 +128,6 @@ class Link:
     @property
     def _gathered(self) -> int:
         return self._stream.count if self._stream is not None else 0
-
-    @property
-    def _pushed(self) -> bool:
-        return self.pusher is None or self.pusher.settled
 
     @property
     def in_flight(self) -> int:
@@ -214,8 +213,7 @@ class Link:
         self._clear()
 
     def _turn(self, cue: Cue, why: str, now: float) -> list[Effect]:
-        before = self.state
-        self.state = TRANSITIONS[before][cue]
+        before, self.state = self.state, TRANSITIONS[self.state][cue]
         if self.state is not before:
             self.since = now
         return [Told(before, self.state, cue, why[:TEXT_MAX])]
@@ -223,8 +221,7 @@ class Link:
     def _doubt(self, cue: Cue, why: str, now: float) -> list[Effect]:
         """The checkpoint may not hold: compare on a new connection before anything else."""
         self.unsure = True
-        if self.state is not LinkState.REPAIRING:
-            self.repairs += 1
+        self.repairs += self.state is not LinkState.REPAIRING
         return [*self._retreat(why, now, cue), *self._turn(cue, why, now)]
 
     def _await(self, now: float) -> None:
@@ -252,12 +249,19 @@ class Link:
         if missed is not None:
             self.unsure = True
             self.repairs += 1
+            self._note_gap(missed)
             why = GAP_WORDS[missed]
             return [*self._turn(Cue.GAP, why, now), Noted(Cue.GAP, f"{missed}: {why}"), *self._reconcile(now)]
         lacks = (self.spec.pulls and known is None) or (self.spec.pushes and self.push.contiguous is None)
         if lacks or self.unsure or self.state in (LinkState.REPAIRING, LinkState.DEGRADED_POLL):
             return self._reconcile(now)
         return self._subscribe(now)
+
+    def _note_gap(self, missed: GapReason) -> None:
+        known = self.pull.contiguous
+        if self.peer is not None and known is not None:
+            found = Gap(known.position, self.peer.log.floor, self.peer.log.tip, missed)
+            self.gap = found.to_wire(self.peer.log, known)
 
     def _reconcile(self, now: float) -> list[Effect]:
         assert self.peer is not None
@@ -339,18 +343,16 @@ class Link:
             return [*self._save_pull(), *self._save_push(), *self._subscribe(now)]
         if self.pull.pending:
             return self._doubt(Cue.CLOSURE, str(self.pull.pending[0].blocked), now)
-        again = done.open & self._open
-        self._open = done.open
-        self._comparisons += 1
-        if not done.open or (self._comparisons >= COMPARISONS_MAX and not again):
+        verdict = self._comparisons.judge(done.open)
+        if verdict is Verdict.EQUAL:
             return self._verified(now)
-        if again and self.state is LinkState.LIVE:
-            return self._doubt(Cue.DIVERGED, f"the digests differ in {len(again)} operations, and stay so", now)
-        if again:
-            first = min(again)
-            return self._accuse(f"names {len(again)} operations that it does not give or keep, {first} first", now)
-        self._compare_at = now + self._timing.settle
-        return []
+        if verdict is Verdict.UNCLEAR:
+            self._compare_at = now + self._timing.settle
+            return []
+        stays = self._comparisons.stays
+        if self.state is LinkState.LIVE:
+            return self._doubt(Cue.DIVERGED, f"the digests differ in {len(stays)} operations, and stay so", now)
+        return self._accuse(f"names {len(stays)} operations that it does not give or keep, {min(stays)} first", now)
 
     def _save_pull(self) -> list[Effect]:
         """After a repair: all that the peer had when we came is here."""
@@ -366,7 +368,7 @@ class Link:
     def _verified(self, now: float) -> list[Effect]:
         self.verified_at = now
         self.unsure = False
-        self._comparisons, self._open = 0, frozenset()
+        self._comparisons = Comparisons()
         self._compare_at = now + self._timing.verify * (0.75 + self._share() / 2)
         self._pauses.live(now)
         self.last_error = None
@@ -451,6 +453,7 @@ class Link:
             ("checkpoint too new", GapReason.TOKEN_TOO_NEW),
         ):
             if reason.startswith(words):
+                self._note_gap(missed)
                 return [*before, *self._doubt(Cue.GAP, f"{missed}: {GAP_WORDS[missed]}", now)]
         return [*before, *self.lost(f"the peer ended the stream: {reason or 'without a reason'}", now)]
 
@@ -534,8 +537,7 @@ class Link:
     @property
     def _may_compare(self) -> bool:
         """Whether nothing is under way that would show as a difference."""
-        quiet = not self._under_way and not self._gathered and self._pushed
-        return quiet and self.round is None and self.phase is Phase.STREAMING
+        return self._quiet and self.round is None and self.phase is Phase.STREAMING
 
     @property
     def _awaits_peer(self) -> bool:
@@ -589,7 +591,6 @@ class Link:
         return [HangUp(), Forget(), *self._turn(Cue.RESET, "", now), *self._at_once(now)]
 
     def _at_once(self, now: float) -> list[Effect]:
-        """Do not wait for the next try."""
         if self.phase is Phase.OFFLINE and self.state is not LinkState.PAUSED:
             self.retry_at = now
         return []

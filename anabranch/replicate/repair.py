@@ -25,6 +25,7 @@ from anabranch.wire.reconciliation import Method, Reconciliation
 
 GIVE_AT_ONCE = 200
 SETTLED_MAX = 500_000
+COMPARISONS_MAX = 6  # of two that are written to all the time, as long as nothing stays open
 
 
 class RoundFailed(Exception):
@@ -62,6 +63,28 @@ class Settled:
     def decline(self, id: str) -> None:
         if len(self.declined) < SETTLED_MAX:
             self.declined.add(id)
+
+
+class Verdict(StrEnum):
+    EQUAL = "equal"
+    UNCLEAR = "unclear"
+    DIFFERENT = "different"
+
+
+class Comparisons:
+    """What rounds say one after the other: what was only on its way is equal the next time; what stays differs."""
+
+    def __init__(self) -> None:
+        self.stays: frozenset[str] = frozenset()
+        self._open: frozenset[str] = frozenset()
+        self._count = 0
+
+    def judge(self, open: frozenset[str]) -> Verdict:
+        self.stays, self._open = open & self._open, open
+        self._count += 1
+        if self.stays:
+            return Verdict.DIFFERENT
+        return Verdict.UNCLEAR if open and self._count < COMPARISONS_MAX else Verdict.EQUAL
 
 
 class Round:

@@ -68,21 +68,27 @@ def test_what_comes_live_moves_the_checkpoint_with_its_page():
 
 
 @pytest.mark.parametrize(
-    ("record", "why"),
+    ("record", "reason", "why"),
     [
-        (resumed(2, epoch="another"), "its log was restored or begun anew since our checkpoint"),
-        (resumed(9), "its log ends before our checkpoint"),
-        (resumed(1), "its log no longer reaches back to our checkpoint"),
-        (resumed(4, "ab" * 32), "it no longer knows the operation that our checkpoint stands on"),
+        (resumed(2, epoch="another"), "epoch_mismatch", "its log was restored or begun anew since our checkpoint"),
+        (resumed(9), "token_too_new", "its log ends before our checkpoint"),
+        (resumed(1), "token_too_old", "its log no longer reaches back to our checkpoint"),
+        (resumed(4, "ab" * 32), "message_mismatch", "it no longer knows the operation that our checkpoint stands on"),
     ],
 )
-def test_after_a_gap_comes_repair_and_never_a_jump(record, why):
+def test_after_a_gap_comes_repair_and_never_a_jump(record, reason, why):
     events = notes(6)
     peer = LogPeer(events)
     peer.floor = 4
     drive = Drive(peer, events[:1], record=record).run(1)
     assert drive.states == [("gap", "repairing"), ("caught_up", "live")]
     assert drive.told[0].why == why
+    assert drive.link.gap == {
+        "requested": record.pull.contiguous.to_wire(),
+        "oldestAvailable": at(4).to_wire(),
+        "latestAvailable": at(6).to_wire(),
+        "reason": reason,
+    }
     assert set(drive.store) == {event.id for event in events}
     assert drive.link.pull.contiguous.position == 6
     if record.pull.contiguous.position > 6:  # set back without a word: another generation, so nothing went back in one

@@ -207,9 +207,10 @@ def test_what_was_changed_behind_the_stores_back_is_found(folder: Path, change: 
 
 
 def as_the_release_before(folder: Path) -> None:
-    """What a file of schema 1 is: one without the tables of revisions."""
+    """What a file of schema 1 is: one without the tables of revisions and of links."""
     connection = apsw.Connection(str(folder / DATABASE))
-    for table in ("revisions", "parents", "removals", "vanished"):
+    links = ("links", "link_transitions", "dead_letters", "echoes")
+    for table in ("revisions", "parents", "removals", "vanished", *links):
         connection.execute(f"DROP TABLE {table}")
     connection.pragma("user_version", 1)
     connection.close()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from anabranch.config import Settings
+from anabranch.config import ConfigError, Settings
 from anabranch.core import nostr
 from anabranch.core.filter import Filter
 from anabranch.core.negentropy import Items
@@ -23,6 +24,7 @@ from anabranch.store.contract import Advance, Offer, Outcome, Reader, StoreError
 if TYPE_CHECKING:
     from anabranch.node.main import Node
 
+log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
@@ -38,6 +40,28 @@ def link_specs(settings: Settings) -> list[LinkSpec]:
             raise LinkError(f"links: two are named {spec.name!r}; give each a name of its own")
         specs[spec.name] = spec
     return list(specs.values())
+
+
+class Reloading:
+    """Reads the settings again when it is told to, and makes the links what they say, one time after the other."""
+
+    def __init__(self, node: Node, read: Callable[[], Settings]) -> None:
+        self._node = node
+        self._read = read
+        self._task: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._again(self._task))
+
+    async def _again(self, before: asyncio.Task[None] | None) -> None:
+        if before is not None:
+            await before
+        try:
+            changes = await self._node.links.configure(link_specs(self._read()))
+        except (ConfigError, LinkError, StoreError) as error:
+            log.error("the settings were not read again", extra={"cause": str(error)})
+        else:
+            log.info("the links of the settings were read again", extra=changes)
 
 
 class NodeHost:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from anabranch.config import ConfigError, Settings
+from anabranch.config import Settings
 from anabranch.core import nostr
 from anabranch.core.operation import Removal
 from anabranch.core.token import Log
@@ -23,7 +23,7 @@ from anabranch.node.admission import Admission
 from anabranch.node.connection import Connection
 from anabranch.node.http import Http
 from anabranch.node.hub import Hub
-from anabranch.node.linking import NodeHost, link_specs
+from anabranch.node.linking import NodeHost, Reloading, link_specs
 from anabranch.node.metrics import Metrics
 from anabranch.node.prover import Prover
 from anabranch.node.readers import Readers
@@ -282,7 +282,6 @@ def serve(settings: Settings, reload: Callable[[], Settings]) -> int:
 async def _serve(settings: Settings, store: SqliteStore, reload: Callable[[], Settings]) -> int:
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
-    reloading: set[asyncio.Task[None]] = set()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopping.set)
     node = Node(settings, store)
@@ -298,23 +297,14 @@ async def _serve(settings: Settings, store: SqliteStore, reload: Callable[[], Se
         node.prover.close()
         store.close()
         return 1
-    loop.add_signal_handler(signal.SIGHUP, lambda: reloading.add(loop.create_task(_reload(node, reload))))
+    reloading = Reloading(node, reload)
+    loop.add_signal_handler(signal.SIGHUP, reloading.begin)
     _greet(node)
     await stopping.wait()
     print("stopping …", file=sys.stderr)
     await node.stop()
     print("stopped; everything acknowledged is on disk", file=sys.stderr)
     return 0
-
-
-async def _reload(node: Node, reload: Callable[[], Settings]) -> None:
-    """Read the settings again and make the links what they say. Everything else asks for a restart."""
-    try:
-        changes = await node.links.configure(link_specs(reload()))
-    except (ConfigError, LinkError, StoreError) as error:
-        log.error("the settings were not read again", extra={"cause": str(error)})
-    else:
-        log.info("the links of the settings were read again", extra=changes)
 
 
 def _greet(node: Node) -> None:

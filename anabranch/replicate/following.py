@@ -40,6 +40,8 @@ log = logging.getLogger(__name__)
 PAGES_AHEAD = 4
 TURN_COUNT = 500  # messages taken in before what they brought is applied
 OWED_BYTES = 1 << 20
+KNOWN_AT_ONCE = 10_000
+FAILURES_NOTED_SECONDS = 60  # between two writes that would only say that it failed once more
 STOP_SECONDS = 2.0
 _event = msgspec.json.Decoder(Event).decode
 
@@ -71,7 +73,7 @@ class World(Protocol):
 class Following:
     def __init__(self, world: World, spec: LinkSpec, record: LinkRecord) -> None:
         self.spec = spec
-        self.record = record
+        self.record = self._written = record
         self.link = Link(spec, record, world.timing, world.share, world.wall)
         self.changed = asyncio.Event()
         """Set whenever something may be different; who waits clears it."""
@@ -214,8 +216,7 @@ class Following:
                 items, own = await self._host.items(parse_filter(dict(filter), VALUES_MAX))
                 self._tell(self.link.items(items, own, self._now))
             case do.LoadUnknown(ids):
-                known = await self._host.read(lambda reader: reader.known(ids)) if ids else set[str]()
-                self._tell(self.link.unknown([id for id in ids if id not in known], self._now))
+                self._tell(self.link.unknown(await self._unknown(ids), self._now))
             case do.LoadPayloads(ids):
                 found = await self._host.read(lambda reader: _payloads(reader, ids))
                 self._tell(self.link.payloads(found, self._now))
@@ -226,6 +227,15 @@ class Following:
                 self._tell(self.link.owed(owed, self._now))
             case _:
                 await self._write_down(effect)
+
+    async def _unknown(self, ids: tuple[str, ...]) -> list[str]:
+        """In parts, so that no single look-up takes long."""
+        unknown: list[str] = []
+        for start in range(0, len(ids), KNOWN_AT_ONCE):
+            part = ids[start : start + KNOWN_AT_ONCE]
+            known = await self._host.read(lambda reader, part=part: reader.known(part))  # type: ignore[misc]
+            unknown += [id for id in part if id not in known]
+        return unknown
 
     async def _write_down(self, effect: Effect) -> None:
         name, wall = self.spec.name, self._world.wall()
@@ -260,12 +270,15 @@ class Following:
         await self._host.write(job)
 
     async def _save(self, **changes: Any) -> None:
-        link = self.link
-        record = msgspec.structs.replace(
-            self.record, state=link.state, unsure=link.unsure, failures=link.failures, **changes
+        """Write the record, unless it would only say once more that the peer is away: links may be many."""
+        link, before = self.link, self.record
+        self.record = msgspec.structs.replace(
+            before, state=link.state, unsure=link.unsure, failures=link.failures, **changes
         )
-        if record != self.record:
-            self.record = record
+        record, written = self.record, self._written
+        news = (record.state, record.unsure, record.last_error) != (written.state, written.unsure, written.last_error)
+        if news or self._world.wall() - (written.last_failure_at or 0) >= FAILURES_NOTED_SECONDS:
+            self._written = record
             await self._write(lambda w: w.save_link(record))
 
     # --- pages ---

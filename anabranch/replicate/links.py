@@ -27,6 +27,7 @@ from anabranch.store.contract import LinkRecord
 from anabranch.wire.address import normalised
 
 LINKS_MAX = 10_000
+SPREAD_SECONDS = 0.01  # between the first tries of links, so that many do not dial at once
 USUAL = Timing()
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -100,8 +101,9 @@ class Links:
 
     async def start(self, configured: Iterable[LinkSpec] = ()) -> None:
         """Every link of the ledger and of the settings, as it stood when the node last ran."""
-        for record in await self.host.read(lambda reader: reader.links()):
+        for number, record in enumerate(await self.host.read(lambda reader: reader.links())):
             self._begin(_remembered(record), record)
+            self.links[record.name].link.retry_at = self.clock() + number * SPREAD_SECONDS
         await self.configure(configured)
 
     async def stop(self) -> None:

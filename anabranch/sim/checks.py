@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from anabranch.sim.trace import Trace
 
 LogName = tuple[str, str]
+BREACHES_MAX = 20
 _HEADS = (
     "SELECT o.document, coalesce(r.revision, o.id), o.action FROM operations o "
     "LEFT JOIN revisions r ON r.position = o.position WHERE o.head = 1 AND o.state = 0"
@@ -40,6 +41,7 @@ class Checks:
         self._trace = trace
         self._time = time
         self.breaches: list[str] = []
+        self.breached: Callable[[], None] = lambda: None
         self.marks: Counter[str] = Counter()
         self.operations = 0
         self.made: dict[str, Operation] = {}  # every operation that was ever stored anywhere
@@ -56,8 +58,9 @@ class Checks:
 
     def breach(self, text: str) -> None:
         self._trace.note("BREACH", text)
-        if len(self.breaches) < 20:
+        if len(self.breaches) < BREACHES_MAX:
             self.breaches.append(f"{self._time():.3f} {text}")
+        self.breached()
 
     def mark(self, name: str) -> None:
         self.marks[name] += 1
@@ -139,6 +142,10 @@ class Checks:
         self.holding[host.name] = set()
         self._lose(self.acknowledged.pop(host.name, set()))
 
+    def was_put_back(self, host: Host) -> bool:
+        """Whether it has lost something by an old backup."""
+        return host.name in self._put_back
+
     def _lose(self, acknowledged: set[str]) -> None:
         """Whoever acknowledged these has them no longer. If somebody else has, all will have them in the end."""
         self.excused |= acknowledged - set().union(*self.holding.values())
@@ -161,14 +168,14 @@ class Checks:
 
     # --- in the end ---
 
-    def all_there(self, hosts: Sequence[Host]) -> None:
-        """Whatever was acknowledged anywhere, and has not been compacted everywhere, is known to all."""
+    def all_there(self, hosts: Sequence[Host], compacted: bool) -> None:
+        """Whatever was acknowledged anywhere is known to all; where some compact, to somebody: it may be no head."""
         wanted = set().union(*self.acknowledged.values()) if self.acknowledged else set()
         for host in hosts:
             for id in sorted(wanted - self.holding[host.name] - self.excused):
-                given = any(self.retains(other, id) for other in hosts)
-                lost = not any(id in self.holding[other.name] for other in hosts)
-                if (given or lost) and not self.stands_for(host, id):
+                if compacted and any(id in self.holding[other.name] for other in hosts):
+                    continue
+                if not self.stands_for(host, id):
                     self.breach(f"{host.name} never got {id[:8]} (kind {self.made[id].event.kind})")
 
     def stands_for(self, host: Host, id: str) -> bool:

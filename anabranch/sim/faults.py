@@ -95,7 +95,7 @@ class HostPace:
 
     def read(self) -> float:
         """Mostly quick, and now and then so slow that much happens meanwhile."""
-        return self._random.random() ** 8 * 0.3 * self.slowness**0.5
+        return float(self._random.random() ** 8 * 0.3 * self.slowness**0.5)
 
     def write(self) -> float:
         return (0.0005 + self._random.random() * 0.003) * self.slowness

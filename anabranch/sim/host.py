@@ -44,6 +44,10 @@ EPOCH_SECONDS = 1_800_000_000  # what the clocks of the world show when it begin
 ANNOUNCED = "anabranch.lock"
 
 
+class CannotStart(Exception):
+    """A node does not start on what its disk has. That is the end of its world."""
+
+
 class Watch(Protocol):
     """Who is told what a host does."""
 
@@ -122,10 +126,15 @@ class HostStore:
     def __init__(self, host: Host) -> None:
         self._host = host
         self.path = Path(DATABASE)
-        self.connection = sqlite.tuned(disks.connection(host.disk, DATABASE), "FULL")
-        self.connection.pragma("wal_autocheckpoint", host.pages_a_checkpoint)
-        self.writer = HostWriter(self.connection, host)
-        self.renewed = sqlite.notice_restore(self.writer, host.holder)
+        self.connection = disks.connection(host.disk, DATABASE)
+        try:
+            sqlite.tuned(self.connection, "FULL")
+            self.connection.pragma("wal_autocheckpoint", host.pages_a_checkpoint)
+            self.writer = HostWriter(self.connection, host)
+            self.renewed = sqlite.notice_restore(self.writer, host.holder)
+        except BaseException:
+            self.connection.close(True)
+            raise
 
     def open_reader(self) -> HostReader:
         return HostReader(self.connection, self.path)
@@ -313,8 +322,9 @@ class Host:
         starting = self.loop.create_task(self._start(new_epoch), context=context)
         starting.add_done_callback(lambda _: over.set(), context=self.network.context)
         await over.wait()
-        if starting.done():
-            starting.result()
+        if starting.done() and (error := starting.exception()) is not None:
+            self.kill()
+            raise CannotStart(f"{self.name} cannot start: {error!r}") from error
 
     async def _start(self, new_epoch: bool) -> None:
         self.store = HostStore(self)

@@ -26,6 +26,7 @@ class LinkChecks:
         self.hosts: dict[str, Host] = {}
         self.liars: set[str] = set()
         self._origins: dict[tuple[str, str], str] = {}  # (host, id) → from whom it has it
+        self._records: dict[tuple[str, str], LinkRecord] = {}  # peer, scope and direction: they never change
         self._at: dict[tuple[str, str], ProgressToken] = {}  # (host, link) → the checkpoint that was seen last
 
     def booted(self, host: Host) -> None:
@@ -36,7 +37,7 @@ class LinkChecks:
     def moved(
         self, host: Host, change: LinkChange, offers: Sequence[Offer] = (), outcomes: Sequence[Outcome] = ()
     ) -> None:
-        record = next((one for one in host.store.open_reader().links() if one.name == change.link), None)
+        record = self._record(host, change.link)
         if record is None:
             return
         peer = self.hosts.get(_host_of(record.peer))
@@ -52,8 +53,16 @@ class LinkChecks:
             return
         if change.pull is not None and change.pull.contiguous is not None:
             self._checkpoint(host, peer, record, change.pull.contiguous)
+        if change.push is not None and change.push.contiguous is not None:
+            self._answered(host, peer, record, change.push.contiguous)
         if change.transition is not None and change.transition.after == "live" != change.transition.before:
             self._caught_up(host, peer, record)
+
+    def _record(self, host: Host, link: str) -> LinkRecord | None:
+        key = host.name, link
+        if key not in self._records:
+            self._records.update({(host.name, one.name): one for one in host.store.open_reader().links()})
+        return self._records.get(key)
 
     def _checkpoint(self, host: Host, peer: Host, record: LinkRecord, token: ProgressToken) -> None:
         """All that the peer's log has up to the checkpoint is known here, or there is a reason."""
@@ -69,10 +78,27 @@ class LinkChecks:
         if frozenset((host.name, peer.name)) in host.network.disordered:
             return  # what overtook it was applied before anybody could know; the comparison finds it
         given = self._checks.logs.get(domain, {})
-        for at, id in given.items():
-            if start < at <= token.position and self._lacks(host, peer, id, record):
+        last = max(given, default=0) if token.position > 1_000_000 else token.position  # a time is no position
+        for at in range(start + 1, last + 1):
+            id = given.get(at)
+            if id is not None and self._lacks(host, peer, id, record):
                 self._checks.breach(
                     f"{host.name}: {record.name} stands at {token.position} and has not {id[:8]} of {at}"
+                )
+
+    def _answered(self, host: Host, peer: Host, record: LinkRecord, token: ProgressToken) -> None:
+        """All of our own log up to the checkpoint is known to the peer, unless it has lost it since."""
+        key = host.name, f"{record.name} gives"
+        before = self._at.get(key)
+        self._at[key] = token
+        domain = token.stream, token.epoch
+        start = before.position if before is not None and (before.stream, before.epoch) == domain else Position(0)
+        given = self._checks.logs.get(domain, {})
+        for at in range(start + 1, token.position + 1):
+            id = given.get(at)
+            if id is not None and not self._checks.was_put_back(peer) and self._lacks(peer, host, id, record):
+                self._checks.breach(
+                    f"{host.name}: {record.name} has given all up to {token.position}, but not {id[:8]}"
                 )
 
     def _caught_up(self, host: Host, peer: Host, record: LinkRecord) -> None:

@@ -19,6 +19,13 @@ if TYPE_CHECKING:
     from anabranch.sim.network import Network
 
 
+STEPS_MAX = 5_000_000
+
+
+class NoEnd(Exception):
+    """The world runs and runs: something goes round in circles."""
+
+
 class Process:
     """Whatever dies together. `name` is for the trace."""
 
@@ -113,6 +120,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         while timers and timers[0][0] <= self._now:
             ready.append(heapq.heappop(timers)[2])
         self.steps += len(ready)
+        if self.steps > STEPS_MAX:
+            raise NoEnd(f"after {STEPS_MAX} steps, at {self._now:.3f}, there is no end in sight")
         for _ in range(len(ready)):
             handle = ready.popleft()
             if not handle._cancelled and handle._context.get(process, WORLD).alive:

@@ -47,6 +47,7 @@ class Writer:
         self._forges = forges
         self.outbox: dict[str, bytes] = {}
         self.left = 0  # operations still to be thought of
+        self.burst = 1  # how many at a time, on average
         self.skew = 0.0
         self._lies: set[str] = set()
         self._answered = asyncio.Event()
@@ -73,7 +74,7 @@ class Writer:
         if self._home.up and self._random.random() < 0.6:
             self._read()
         now = int(EPOCH_SECONDS + asyncio.get_running_loop().time() + self.skew)
-        for _ in range(min(self.left, self._random.choice((1, 1, 2, 5, 12)))):
+        for _ in range(min(self.left, self._random.randrange(1, 2 * self.burst + 1))):
             self.left -= 1
             for event in self.device.write(now, self._checks.mark):
                 self.outbox[event.id] = nostr.serialise(event)

@@ -28,9 +28,9 @@ from anabranch.replicate.spec import Direction, LinkSpec, Timing
 from anabranch.sim import faults, knobs
 from anabranch.sim.checks import Checks, current
 from anabranch.sim.faults import DISASTERS, Fault, HostPace, Storm
-from anabranch.sim.host import PORT, Host
+from anabranch.sim.host import PORT, CannotStart, Host
 from anabranch.sim.liar import Liar
-from anabranch.sim.loop import Process, VirtualLoop, process
+from anabranch.sim.loop import NoEnd, Process, VirtualLoop, process
 from anabranch.sim.network import Network
 from anabranch.sim.people import Reader, Writer
 from anabranch.sim.signing import Notary
@@ -57,8 +57,10 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 class World:
-    def __init__(self, seed: int, keep_trace: bool = False) -> None:
+    def __init__(self, seed: int, keep_trace: bool = False, to_the_end: bool = True) -> None:
+        """Unless it is to go `to_the_end`, the world ends with the first breach."""
         self.seed = seed
+        self._to_the_end = to_the_end
         self.random = random.Random(seed)
         self.fired: Counter[Fault] = Counter()
         self.mix = faults.draw(self.random)
@@ -81,10 +83,19 @@ class World:
         before = log.handlers, log.propagate, log.level
         log.handlers, log.propagate = [handler], False
         log.setLevel(logging.ERROR)
+        logging.getLogger("websockets").setLevel(logging.CRITICAL)  # of every connection that breaks
         asyncio.set_event_loop(self.loop)
         try:
             with self.notary.in_office(), knobs.turned(self.random):
-                self.loop.run_until_complete(self._live())
+                living = self.loop.create_task(self._live())
+                if not self._to_the_end:
+                    self.checks.breached = lambda: self._stop(living)
+                try:
+                    self.loop.run_until_complete(living)
+                except asyncio.CancelledError:
+                    pass
+                except (CannotStart, NoEnd) as error:
+                    self.checks.breach(str(error))
         finally:
             log.handlers, log.propagate = before[:2]
             log.setLevel(before[2])
@@ -100,13 +111,19 @@ class World:
             self.trace.lines,
         )
 
+    @staticmethod
+    def _stop(living: asyncio.Task[None]) -> None:
+        living.cancel()
+
     # --- the two phases ---
 
     async def _live(self) -> None:
         await self._build()
         draw = self.random
+        busy = draw.random() < 0.15
         for writer in self.writers:
-            writer.left = draw.randrange(10, 50)
+            writer.left = draw.choice((200, 500)) if busy else draw.choice((20, 60, 120))
+            writer.burst = 100 if busy else draw.choice((1, 4, 20))
             self._start(f"writer {writer.device.name}", writer.live(draw.uniform(0.2, 2.0)))
         for reader in self._readers():
             self._start("reader", reader.live(draw.uniform(0.5, 4.0)))
@@ -184,9 +201,9 @@ class World:
                     await self._add(pair[0], pair[1], Direction(way))
                     await self._add(pair[1], pair[0], Direction(way))
         if draw.random() < 0.2:  # one more, of which nothing depends
-            one, other = draw.sample(self.hosts, 2)
+            host, peer = draw.sample(self.hosts, 2)
             scope = Scope(authors=frozenset({draw.choice(self.authors).pubkey}))
-            await self._add(one, other, draw.choice(list(Direction)), scope)
+            await self._add(host, peer, draw.choice(list(Direction)), scope)
 
     async def _add(self, host: Host, peer: Host, direction: Direction, scope: Scope = EVERYTHING) -> None:
         name = f"{direction}-{peer.name}{'-some' if scope != EVERYTHING else ''}"
@@ -218,10 +235,13 @@ class World:
         return readers
 
     async def _again(self, disaster: Any, pause: float) -> None:
-        while True:
-            await asyncio.sleep(self.random.expovariate(1 / pause))
-            if any(host.up for host in self.hosts):
-                await disaster(self)
+        try:
+            while True:
+                await asyncio.sleep(self.random.expovariate(1 / pause))
+                if any(host.up for host in self.hosts):
+                    await disaster(self)
+        except CannotStart as error:
+            self.checks.breach(str(error))
 
     async def _heal(self) -> None:
         """Whatever was broken is mended; nothing new breaks."""
@@ -243,7 +263,8 @@ class World:
                 self._tell_apart()
                 break
             await asyncio.sleep(LOOK_SECONDS)
-        self.checks.all_there(self.hosts)
+        compacts = self.hosts[0].settings.retention.policy().compacts
+        self.checks.all_there(self.hosts, compacts)
 
     def _agreed(self) -> bool:
         if not all(writer.done for writer in self.writers) or not all(host.up for host in self.hosts):
@@ -347,5 +368,5 @@ class _Complaints(logging.Handler):
         self._world.checks.breach(f"{own.name} logs: {record.getMessage()}: {error!r}")
 
 
-def run(seed: int, keep_trace: bool = False) -> Outcome:
-    return World(seed, keep_trace).run()
+def run(seed: int, keep_trace: bool = False, to_the_end: bool = True) -> Outcome:
+    return World(seed, keep_trace, to_the_end).run()

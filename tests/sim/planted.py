@@ -6,17 +6,24 @@ seeds, from the first on, in which it must have been found.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import apsw
+import msgspec
 import pytest
 
 from anabranch.core import clock, nostr, retention, revisions, snapshots
+from anabranch.core.checkpoint import Checkpoint
 from anabranch.core.token import Gap, GapReason, Log, Position
 from anabranch.node import admission, hub, reconciliation, replay
+from anabranch.replicate import applying, link, peers, push, repair
+from anabranch.replicate.effects import SavePush
 from anabranch.sim import host
 from anabranch.store import sqlite, sqlite_reader, sqlite_writer
+from anabranch.store.contract import LinkChange, StoreError
 from anabranch.wire import messages
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -61,6 +68,18 @@ def commits_that_are_not_synced(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(sqlite, "tuned", lambda connection, synchronous: tuned(connection, "OFF"))
 
 
+@bug(within=40)
+def a_group_that_is_no_transaction(patch: pytest.MonkeyPatch) -> None:
+    @contextmanager
+    def statement_by_statement(db: Any) -> Iterator[None]:
+        try:
+            yield
+        except apsw.Error as error:
+            raise StoreError(str(error)) from error
+
+    patch.setattr(sqlite_writer, "transaction", statement_by_statement)
+
+
 @bug(within=60)
 def a_restored_backup_that_is_not_noticed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(sqlite, "notice_restore", lambda writer, seen: False)
@@ -72,7 +91,7 @@ def signatures_that_are_not_checked(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(nostr, "verify", lambda events: [True for _ in events])
 
 
-# --- the feed --------------------------------------------------------------------------------------------------------
+# --- the feed ------------------------------------------------------------------------------------------------------
 
 
 @bug(within=60)
@@ -108,13 +127,12 @@ def a_page_that_says_it_is_complete_when_it_was_cut(patch: pytest.MonkeyPatch) -
 
     def to_the_end(rows: Any, cut: Any, since: Any, last: Any, limit: Any, log: Any, now: Any) -> Any:
         found = page(rows, cut, since, last, limit, log, now)
-        found.complete_to  # noqa: B018
         return type(found)(found.entries, max(found.complete_to, last), found.log)
 
     patch.setattr(sqlite_reader, "_page", to_the_end)
 
 
-# --- forgetting --------------------------------------------------------------------------------------------------------
+# --- forgetting ----------------------------------------------------------------------------------------------------
 
 
 @bug(within=60)
@@ -134,7 +152,7 @@ def compaction_that_takes_a_head(patch: pytest.MonkeyPatch) -> None:
     )
 
 
-# --- the families -------------------------------------------------------------------------------------------------------
+# --- the families --------------------------------------------------------------------------------------------------
 
 
 @bug(within=20)
@@ -172,7 +190,12 @@ def a_tie_that_the_last_to_arrive_wins(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(nostr, "newer", lambda a_at, a_id, b_at, b_id: a_at > b_at)
 
 
-# --- digests ----------------------------------------------------------------------------------------------------------
+@bug(within=40)
+def heads_that_are_not_demoted(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(sqlite_writer._Group, "_demote", lambda self, positions: None)
+
+
+# --- digests -------------------------------------------------------------------------------------------------------
 
 
 @bug(within=40)
@@ -183,3 +206,94 @@ def a_kept_set_that_misses_what_goes(patch: pytest.MonkeyPatch) -> None:
 @bug(within=20)
 def a_kept_set_that_misses_what_comes(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(reconciliation.Sets, "published", lambda self, operations: None)
+
+
+# --- links ---------------------------------------------------------------------------------------------------------
+
+
+@bug(within=10)
+def a_checkpoint_before_the_commit(patch: pytest.MonkeyPatch) -> None:
+    store = applying.Page.store
+
+    async def early(self: Any, checkpoint: Checkpoint) -> Any:
+        tokens = [arrival.token for arrival in self._asked.arrivals if arrival.token is not None]
+        if tokens:
+            change = LinkChange(self._link, pull=Checkpoint.at(tokens[-1]))
+            await self._host.write(lambda writer: writer.note_link(change))
+        return await store(self, checkpoint)
+
+    patch.setattr(applying.Page, "store", early)
+
+
+@bug(within=30)
+def a_gap_that_is_jumped_over(patch: pytest.MonkeyPatch) -> None:
+    reconcile = link.Link._reconcile
+
+    def jump(self: Any, now: float) -> Any:
+        if self.pull.contiguous is None:
+            return reconcile(self, now)
+        self._target = peers.tip(self.peer, self._epoch, self._wall())
+        return [*self._save_pull(), *self._subscribe(now)]
+
+    patch.setattr(link.Link, "_reconcile", jump)
+
+
+@bug(within=20)
+def a_repair_that_fetches_nothing(patch: pytest.MonkeyPatch) -> None:
+    unknown = repair.Round.unknown
+    patch.setattr(repair.Round, "unknown", lambda self, ids: unknown(self, []))
+
+
+@bug(within=100)
+def a_repair_without_a_comparison(patch: pytest.MonkeyPatch) -> None:
+    start = link.Link._start_round
+
+    def believe(self: Any, now: float, closes: bool) -> Any:
+        return start(self, now, closes) if self.phase is link.Phase.RECONCILING else self._verified(now)
+
+    patch.setattr(link.Link, "_start_round", believe)
+
+
+@bug(within=20)
+def an_echo_that_is_sent_back(patch: pytest.MonkeyPatch) -> None:
+    advance = applying.Page._advance
+    patch.setattr(
+        applying.Page,
+        "_advance",
+        lambda self, checkpoint, outcomes: msgspec.structs.replace(advance(self, checkpoint, outcomes), echoes=()),
+    )
+
+
+@bug(within=40)
+def a_push_that_counts_what_was_not_answered(patch: pytest.MonkeyPatch) -> None:
+    publish = push.Pusher._publish
+    patch.setattr(push.Pusher, "_publish", lambda self: [SavePush(Checkpoint.at(self._next)), *publish(self)])
+
+
+@bug(within=60)
+def a_peer_whose_signatures_are_not_checked(patch: pytest.MonkeyPatch) -> None:
+    prove = applying.Page.prove
+
+    async def trusting(self: Any) -> None:
+        await prove(self)
+        self._forged = ()
+
+    patch.setattr(applying.Page, "prove", trusting)
+
+
+@bug(within=20)
+def a_link_that_is_not_tried_again(patch: pytest.MonkeyPatch) -> None:
+    retreat = link.Link._retreat
+
+    def for_good(self: Any, *args: Any) -> Any:
+        effects = retreat(self, *args)
+        self.retry_at = None
+        return effects
+
+    patch.setattr(link.Link, "_retreat", for_good)
+
+
+@bug(within=20)
+def a_difference_of_which_one_is_overlooked(patch: pytest.MonkeyPatch) -> None:
+    unknown = repair.Round.unknown
+    patch.setattr(repair.Round, "unknown", lambda self, ids: unknown(self, list(ids)[1:]))

@@ -343,7 +343,7 @@ class Link:
             return [*self._save_pull(), *self._save_push(), *self._subscribe(now)]
         if self.pull.pending:
             return self._doubt(Cue.CLOSURE, str(self.pull.pending[0].blocked), now)
-        verdict = self._comparisons.judge(done.open)
+        verdict = self._comparisons.judge(done.open, done.missing)
         if verdict is Verdict.EQUAL:
             return self._verified(now)
         if verdict is Verdict.UNCLEAR:

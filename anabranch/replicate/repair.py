@@ -25,6 +25,7 @@ from anabranch.wire.reconciliation import Method, Reconciliation
 
 GIVE_AT_ONCE = 200
 SETTLED_MAX = 500_000
+WITHHELD_MAX = 3  # rounds in a row in which a peer did not give what it named
 COMPARISONS_MAX = 6  # of two that are written to all the time, as long as nothing stays open
 
 
@@ -72,16 +73,23 @@ class Verdict(StrEnum):
 
 
 class Comparisons:
-    """What rounds say one after the other: what was only on its way is equal the next time; what stays differs."""
+    """What rounds say one after the other: what was only on its way is equal the next time; what stays differs.
+
+    So does a peer that names something else each time, and never has it when it is asked for it.
+    """
 
     def __init__(self) -> None:
         self.stays: frozenset[str] = frozenset()
         self._open: frozenset[str] = frozenset()
-        self._count = 0
+        self._count = self._withheld = 0
 
-    def judge(self, open: frozenset[str]) -> Verdict:
+    def judge(self, open: frozenset[str], missing: Sequence[str]) -> Verdict:
+        """`open` is what a round found to differ; `missing` what of it the peer was asked for, and did not give."""
         self.stays, self._open = open & self._open, open
         self._count += 1
+        self._withheld = self._withheld + 1 if missing else 0
+        if self._withheld >= WITHHELD_MAX:
+            self.stays = frozenset(missing)
         if self.stays:
             return Verdict.DIFFERENT
         return Verdict.UNCLEAR if open and self._count < COMPARISONS_MAX else Verdict.EQUAL

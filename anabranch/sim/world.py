@@ -120,9 +120,9 @@ class World:
     async def _live(self) -> None:
         await self._build()
         draw = self.random
-        busy = draw.random() < 0.15
+        busy = draw.random() < 0.1
         for writer in self.writers:
-            writer.left = draw.choice((200, 500)) if busy else draw.choice((20, 60, 120))
+            writer.left = draw.choice((150, 400)) if busy else draw.choice((15, 40, 80))
             writer.burst = 100 if busy else draw.choice((1, 4, 20))
             self._start(f"writer {writer.device.name}", writer.live(draw.uniform(0.2, 2.0)))
         for reader in self._readers():

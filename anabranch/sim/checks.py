@@ -6,7 +6,8 @@
 - Compaction changes no heads.
 - A link's checkpoint is never ahead of what was applied.
 - A feed is served in order and whole, and a gap is told.
-- In the end all nodes agree: heads, conflicts, tombstones; and equal digests mean equal sets.
+- In the end all nodes agree: heads, conflicts, tombstones; they are what the definition says, and a digest is that of
+  what is stored.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import apsw
+import msgspec
 
 from anabranch.core import nostr
 from anabranch.core.operation import Operation, State
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from anabranch.sim.trace import Trace
 
 LogName = tuple[str, str]
+_clock = msgspec.json.Decoder(dict[str, int]).decode
 BREACHES_MAX = 20
 _HEADS = (
     "SELECT o.document, coalesce(r.revision, o.id), o.action FROM operations o "
@@ -178,6 +181,29 @@ class Checks:
                 if not self.stands_for(host, id):
                     self.breach(f"{host.name} never got {id[:8]} (kind {self.made[id].event.kind})")
 
+    def heads_are_right(self, host: Host) -> None:
+        """What a store calls heads is what the definition says, worked out anew from all that it knows."""
+        documents: dict[bytes, list[tuple[bytes, dict[str, int], bool]]] = {}
+        for document, id, clock, head in host.store.connection.execute(
+            "SELECT document, id, clock, head FROM operations WHERE family = 1"
+        ):
+            documents.setdefault(document, []).append((id, _clock(clock), bool(head)))
+        for versions in documents.values():
+            right = _maximal([(id, clock) for id, clock, _ in versions])
+            if {id for id, _, head in versions if head} != right:
+                self.breach(f"{host.name} has the wrong heads of a document with {len(versions)} versions")
+        named: dict[bytes, set[bytes]] = {}
+        revisions = host.store.connection.execute(
+            "SELECT r.document, r.revision, r.parents, o.head FROM revisions r JOIN operations o USING (position)"
+        ).fetchall()
+        for document, _, parents, _ in revisions:
+            named.setdefault(document, set()).update(parents[at : at + 32] for at in range(0, len(parents), 32))
+        for document, revision, _, head in revisions:
+            if bool(head) == (revision in named[document]):
+                self.breach(
+                    f"{host.name} is wrong about {revision.hex()[:8]}, which it calls {'a' if head else 'no'} head"
+                )
+
     def stands_for(self, host: Host, id: str) -> bool:
         """Whether there is a good reason for a host not to know an operation: something else stands for it."""
         operation = self.made.get(id)
@@ -210,6 +236,15 @@ class Checks:
         """What a host has had for at least so long."""
         since = self._time() - seconds
         return [id for id, at in self._stored_at.get(host.name, {}).items() if at < since]
+
+
+def _maximal(versions: list[tuple[bytes, dict[str, int]]]) -> set[bytes]:
+    """Of versions with clocks those that no other exceeds: nowhere smaller, and somewhere greater."""
+    kept: list[tuple[bytes, dict[str, int]]] = []
+    for id, clock in sorted(versions, key=lambda version: -sum(version[1].values())):
+        if not any(head != clock and all(head.get(name, 0) >= n for name, n in clock.items()) for _, head in kept):
+            kept.append((id, clock))
+    return {id for id, _ in kept}
 
 
 def ids(connection: apsw.Connection) -> set[str]:

@@ -19,6 +19,8 @@ from typing import Any
 import msgspec
 
 from anabranch.config import LimitSettings, RetentionSettings, Settings
+from anabranch.core.filter import Filter
+from anabranch.core.negentropy import Items
 from anabranch.core.operation import Family, Operation
 from anabranch.core.retention import Mode
 from anabranch.core.scope import EVERYTHING, Scope
@@ -263,8 +265,19 @@ class World:
                 self._tell_apart()
                 break
             await asyncio.sleep(LOOK_SECONDS)
+        for host in self.hosts:
+            self.checks.heads_are_right(host)
+            await self.on(host, self._digest(host))
         compacts = self.hosts[0].settings.retention.policy().compacts
         self.checks.all_there(self.hosts, compacts)
+
+    async def _digest(self, host: Host) -> None:
+        """The set that a node keeps for reconciliation is the set that its store has."""
+        kept, _ = await host.node.links.host.items(Filter())
+        rows = await host.node.readers.run(lambda reader: reader.items(Filter(), 1_000_000, now.seconds()))
+        stored = Items.build(rows.timestamps, rows.ids)
+        if len(kept) != len(stored) or kept.id_list(0, len(kept)) != stored.id_list(0, len(stored)):
+            self.checks.breach(f"{host.name} compares a set of {len(kept)}, and has one of {len(stored)}")
 
     def _agreed(self) -> bool:
         if not all(writer.done for writer in self.writers) or not all(host.up for host in self.hosts):

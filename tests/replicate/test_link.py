@@ -95,6 +95,17 @@ def test_after_a_gap_comes_repair_and_never_a_jump(record, reason, why):
         assert drive.link.pull.contiguous.epoch != record.pull.contiguous.epoch
 
 
+def test_a_link_that_was_in_doubt_when_the_node_stopped_compares_before_it_resumes():
+    events = notes(6)
+    record = LinkRecord("up", "ws://peer/", "pull", state="repairing", unsure=True, pull=Checkpoint.at(at(6)))
+    drive = Drive(LogPeer(events), events[:4], record=record).run(1)
+    asked = [verb for verb in drive.peer.verbs() if verb in ("NEG-OPEN", "CHANGES")]
+    assert asked[:2] == ["NEG-OPEN", "CHANGES"]
+    assert drive.link.caught_up
+    assert not drive.link.unsure
+    assert len(drive.store) == 6
+
+
 # --- checkpoints ---
 
 

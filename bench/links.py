@@ -190,8 +190,7 @@ def _repair(relay: Anabranch, operations: int, different: int) -> Round:
             seconds = _caught_up(follower)
             moved = tap.bytes
             tap.bytes = 0
-            _ask(follower, "POST", "/up/repair")
-            time.sleep(0.5)
+            _ask(follower, "POST", "/up/repair")  # from here on it is not caught up
             again = _caught_up(follower)
             nothing = tap.bytes
     payload = sum(map(len, missing))
@@ -203,7 +202,7 @@ def _repair(relay: Anabranch, operations: int, different: int) -> Round:
         "compare_seconds": again,
         "compare_bytes": nothing,
         "reconciliation_bytes": own,
-        "repair_bytes_share": (moved - own - nothing) / payload,  # the comparison at the end finds nothing
+        "repair_bytes_share": (moved - own) / payload,  # with the information, the handshake and the last comparison
     }
 
 

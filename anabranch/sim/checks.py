@@ -252,15 +252,14 @@ def ids(connection: apsw.Connection) -> set[str]:
 
 
 def current(host: Host, tombstones: bool = False) -> dict[bytes, frozenset[bytes]]:
-    """The heads of every document; without those that are wholly deleted, unless they are wanted too."""
+    """The heads of every document, without those that are wholly deleted, unless they are wanted too; and, under no
+    name, all that is no version of anything."""
     heads: dict[bytes, dict[bytes, int]] = {}
     for document, name, action in host.store.connection.execute(_HEADS):
         heads.setdefault(document, {})[name] = action
-    return {
-        document: frozenset(found)
-        for document, found in heads.items()
-        if document is not None and (tombstones or not all(found.values()))
-    }
+    kept = {document: frozenset(found) for document, found in heads.items() if tombstones or not all(found.values())}
+    rows = host.store.connection.execute("SELECT id FROM operations WHERE document IS NULL AND state = 0")
+    return {**kept, b"": frozenset(row[0] for row in rows)}
 
 
 def retained(host: Host, positions: Sequence[Position]) -> bool:

@@ -123,7 +123,10 @@ class Writer:
 
     async def _publish(self, caller: Caller) -> None:
         self._answered.clear()
-        caller.publish(list(self.outbox.values()))
+        raws = list(self.outbox.values())
+        if self._random.random() < 0.2:  # a child before its parent, a deletion before what it deletes
+            self._random.shuffle(raws)
+        caller.publish(raws)
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
                 while self.outbox and caller.alive:

@@ -110,6 +110,15 @@ class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     handshake_seconds: doc(Positive, "how long a request's head may take to arrive") = 10
 
 
+class LinkSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """One `[[links]]` table of the settings file."""
+
+    peer: str
+    name: str | None = None
+    direction: Annotated[str, Meta(pattern="^(pull|push|both)$")] = "pull"
+    scope: dict[str, Any] = {}
+
+
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     host: doc(str, "address to listen on") = "127.0.0.1"
     port: doc(Port, "port to listen on; 0 takes a free one") = 7447
@@ -149,6 +158,11 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     verify_workers: doc(Natural | None, "processes that check signatures; unset: one for each core, at most 4") = None
     log_format: doc(Annotated[str, Meta(pattern="^(text|json)$")], "how log lines are written") = "text"
     log_level: doc(Annotated[str, Meta(pattern="^(debug|info|warning|error)$")], "which log lines are written") = "info"
+    links: doc(
+        tuple[LinkSettings, ...],
+        "whom this node follows and feeds, one `[[links]]` table each with peer, name, direction and scope; "
+        "in the environment a JSON list",
+    ) = ()
     retention: RetentionSettings = RetentionSettings()
     limits: LimitSettings = LimitSettings()
 
@@ -322,13 +336,15 @@ def _put(values: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
 def _from_text(setting: Setting, text: str) -> Any:
     """An environment variable's text as the setting's type; an empty one is «unset» where that is possible."""
     try:
+        if setting.path == ("links",):
+            return msgspec.json.decode(text or "[]")
         if "tuple" in str(setting.type):
             parts = [part for part in text.replace(" ", "").split(",") if part]
             return msgspec.convert([int(part) for part in parts] if "int" in str(setting.type) else parts, setting.type)
         if text == "" and setting.may_be_unset:
             return None
         return msgspec.convert(text, setting.type, strict=False)
-    except (ValueError, msgspec.ValidationError) as error:
+    except (ValueError, msgspec.MsgspecError) as error:
         said = "" if setting.key in SECRET else f"={text!r}"
         raise ConfigError(f"{setting.variable}{said}: {_explain(str(error))}") from None
 

@@ -23,6 +23,7 @@ BENCHMARKS = (
     "kept",
     "pipeline",
     "audit",
+    "links",
 )
 
 LONG = ("pipeline_10m",)

@@ -15,7 +15,7 @@ MAY_IMPORT = {
     "config": {"core", "config"},
     "wire": {"core", "wire"},
     "store": {"core", "store"},
-    "node": {"core", "wire", "store", "config", "node"},
+    "node": {"core", "wire", "store", "config", "replicate", "node"},
     "replicate": {"core", "wire", "store", "config", "replicate"},
     "client": {"core", "wire", "config", "client"},
     "pipeline": {"core", "wire", "store", "config", "client", "pipeline"},

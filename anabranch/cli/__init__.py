@@ -8,7 +8,20 @@ from __future__ import annotations
 import click
 
 from anabranch import __version__
-from anabranch.cli import backup, compact, generate, keys, pipeline, serve, settings, status, transfer, verify
+from anabranch.cli import (
+    backup,
+    compact,
+    generate,
+    keys,
+    link,
+    pipeline,
+    serve,
+    settings,
+    sim,
+    status,
+    transfer,
+    verify,
+)
 from anabranch.cli.shell import EXIT_CODES
 
 EPILOG = "\b\nExit codes:\n" + "\n".join(f"  {int(code):<3} {meaning}" for code, meaning in EXIT_CODES.items())
@@ -55,12 +68,14 @@ for _command in (
     transfer.export_command,
     transfer.import_command,
     keys.keys,
+    link.link,
     settings.config_group,
     backup.backup,
     backup.restore,
     notes,
     generate.generate_command,
     pipeline.pipeline,
+    sim.sim_command,
     serve.demo,
 ):
     main.add_command(_command)

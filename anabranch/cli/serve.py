@@ -8,6 +8,7 @@ import click
 
 from anabranch.cli.beside import Beside
 from anabranch.cli.shell import Failure, Shell, options
+from anabranch.config import Settings
 
 
 @click.command()
@@ -22,16 +23,20 @@ def serve(
 ) -> None:
     """Start a node and serve until SIGTERM or Ctrl-C.
 
-    It is ready when GET /readyz answers 200. SIGTERM finishes what is under way and exits 0.
+    It is ready when GET /readyz answers 200. SIGTERM finishes what is under way and exits 0; SIGHUP reads the links of
+    the settings file again and leaves everything else as it is.
     """
-    settings = shell.settings(host=host, port=port, store=store, private=private)
     from anabranch.node.main import serve as serve_node
 
+    def read() -> Settings:
+        return shell.settings(host=host, port=port, store=store, private=private)
+
+    settings = read()
     if lake is None:
-        sys.exit(serve_node(settings))
+        sys.exit(serve_node(settings, read))
     pipeline = Beside(settings.data, settings.store, lake, shell.config_file)
     try:
-        code = serve_node(settings, pipeline.remarks, pipeline.start)
+        code = serve_node(settings, read, pipeline.remarks, pipeline.start)
     finally:
         pipeline.stop()
     sys.exit(code)

@@ -32,6 +32,8 @@ def check(shell: Shell, everything: bool) -> None:
     flags = {"data": shell.data}
     problems = config.problems(shell.config_file, os.environ, flags)
     settings = None if problems else shell.settings()
+    if settings is not None and (wrong := _wrong_links(settings)):
+        problems, settings = [wrong], None
     shown = [] if settings is None else [_shown(setting, settings, shell) for setting in config.settings_table()]
     answer: dict[str, Any] = {
         "ok": not problems,
@@ -46,6 +48,17 @@ def check(shell: Shell, everything: bool) -> None:
         shell.note(f"{click.style('warning', fg='yellow', bold=True)}  {warning}")
     if problems:
         sys.exit(Exit.FOUND_WRONG)
+
+
+def _wrong_links(settings: Settings) -> str | None:
+    from anabranch.node.linking import link_specs
+    from anabranch.replicate.links import LinkError
+
+    try:
+        link_specs(settings)
+    except LinkError as error:
+        return str(error)
+    return None
 
 
 def _shown(setting: Setting, settings: Settings, shell: Shell) -> dict[str, Any]:

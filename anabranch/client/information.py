@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from anabranch.client.errors import BadRelay
+from anabranch.wire import address as wire_address
 
 BYTES_MAX = 1 << 20
 _object = msgspec.json.Decoder(dict[str, Any]).decode
@@ -21,17 +22,10 @@ _object = msgspec.json.Decoder(dict[str, Any]).decode
 
 def normalised(url: str) -> str:
     """One spelling for one relay; `BadRelay` for what is no address of one."""
-    try:
-        parts = urlsplit(url.strip())
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        raise BadRelay(url) from None
-    if parts.scheme.lower() not in ("ws", "wss") or not host or parts.username or parts.fragment:
+    address = wire_address.normalised(url)
+    if address is None:
         raise BadRelay(url)
-    shown = f"[{host}]" if ":" in host else host
-    usual = {"ws": 80, "wss": 443}[parts.scheme.lower()]
-    authority = shown if port in (None, usual) else f"{shown}:{port}"
-    return f"{parts.scheme.lower()}://{authority}{parts.path or '/'}" + (f"?{parts.query}" if parts.query else "")
+    return address
 
 
 async def fetch(url: str, seconds_max: float) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """The changes feeds: what a reader asks for, and which operations that is.
 
-A feed carries the snapshots of one author (seed 000) or the revisions of one recipient (seed 001); both follow the same
-log. `parse` turns the filter of a CHANGES message into a request; `matches` is the rule for live delivery that the
-store's pages are held equal to.
+A feed carries the snapshots of one author (seed 000), the revisions of one recipient (seed 001), or, in log mode, every
+operation that a filter matches, of any family; all follow the same log. `parse` turns the filter of a CHANGES message
+into a request; `matches` is the rule for live delivery that the store's pages are held equal to.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import Any
 
 import msgspec
 
-from anabranch.core.filter import integer, integers, strings
+from anabranch.core import filter as filters
+from anabranch.core.filter import Filter, integer, integers, strings
 from anabranch.core.nostr import KIND_MAX, TIMESTAMP_MAX, Invalid, is_hex
 from anabranch.core.operation import Action, Family, Operation, Removal
 from anabranch.core.revisions import GIFT_WRAP
@@ -28,6 +29,7 @@ _ACTIONS = {"put": Action.PUT, "del": Action.DELETE}
 class Mode(StrEnum):
     BOOTSTRAP = "bootstrap"
     TAIL = "tail"
+    LOG = "log"
 
 
 class SnapshotQuery(msgspec.Struct, frozen=True):
@@ -58,7 +60,18 @@ class RevisionQuery(msgspec.Struct, frozen=True):
         return self.kinds, self.authors, self.coordinates, self.revisions
 
 
-ChangesQuery = SnapshotQuery | RevisionQuery
+class LogQuery(msgspec.Struct, frozen=True):
+    """Which operations a feed of the whole log carries: those of every family that a filter matches."""
+
+    filter: Filter = Filter()
+
+    @property
+    def conditions(self) -> tuple[Collection[Any] | None, ...]:
+        filter = self.filter
+        return filter.ids, filter.authors, filter.kinds, *(values for _, values in filter.tags)
+
+
+ChangesQuery = SnapshotQuery | RevisionQuery | LogQuery
 
 
 def size(query: ChangesQuery) -> int:
@@ -94,8 +107,8 @@ def parse(raw: Mapping[str, Any], values_max: int) -> ChangesRequest:
     for key, value in raw.items():
         match key:
             case "mode":
-                if value not in ("bootstrap", "tail"):
-                    raise Invalid('mode must be "bootstrap" or "tail"')
+                if value not in ("bootstrap", "tail", "log"):
+                    raise Invalid('mode must be "bootstrap", "tail" or "log"')
                 fields["mode"] = Mode(value)
             case "since" | "until_seq":
                 fields["until" if key == "until_seq" else key] = Position(integer(key, value, TIMESTAMP_MAX))
@@ -107,6 +120,10 @@ def parse(raw: Mapping[str, Any], values_max: int) -> ChangesRequest:
                 fields[key] = value
             case _:
                 conditions[key] = value
+    if fields["mode"] is Mode.LOG:
+        if "until" in conditions:
+            raise Invalid("a log feed ends at until_seq; it knows no until")
+        return ChangesRequest(query=LogQuery(filters.parse(conditions, values_max)), **fields)
     if for_revisions(raw):
         if fields["mode"] is Mode.BOOTSTRAP:
             raise Invalid("a revision feed has no bootstrap mode; its bootstrap is NEG-OPEN")
@@ -176,6 +193,8 @@ def matches(query: ChangesQuery, change: Operation | Removal) -> bool:
     """Whether a feed carries an operation, or tells of its removal."""
     if isinstance(query, RevisionQuery):
         return _matches_revision(query, change)
+    if isinstance(query, LogQuery):
+        return isinstance(change, Operation) and filters.matches(query.filter, change.event)
     return (
         isinstance(change, Operation)
         and change.family is Family.SNAPSHOT

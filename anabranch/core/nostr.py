@@ -106,10 +106,7 @@ def parse(raw: bytes | memoryview | msgspec.Raw, limits: Limits) -> tuple[Event,
         raise Invalid(f"kind must be between 0 and {KIND_MAX}")
     if not 0 <= event.created_at <= TIMESTAMP_MAX:
         raise Invalid("created_at must be a unix timestamp in seconds")
-    if len(event.tags) > limits.tags:
-        raise Invalid(f"more than {limits.tags} tags")
-    if len(event.content) > limits.content_characters:
-        raise Invalid(f"content is longer than {limits.content_characters} characters")
+    within(event, limits)
     for tag in event.tags:
         if not tag:
             raise Invalid("a tag must have a name")
@@ -121,6 +118,14 @@ def parse(raw: bytes | memoryview | msgspec.Raw, limits: Limits) -> tuple[Event,
     if len(kept) != len(signed) + _COMPACT_EXTRA:
         kept = _without_strangers(kept, event)
     return event, kept
+
+
+def within(event: Event, limits: Limits) -> None:
+    """Raise `Invalid` for an event with more tags or content than is taken."""
+    if len(event.tags) > limits.tags:
+        raise Invalid(f"more than {limits.tags} tags")
+    if len(event.content) > limits.content_characters:
+        raise Invalid(f"content is longer than {limits.content_characters} characters")
 
 
 def _without_strangers(raw: bytes, event: Event) -> bytes:

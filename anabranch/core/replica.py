@@ -14,6 +14,7 @@ import msgspec
 
 from anabranch.core import clock as clocks
 from anabranch.core import revisions, snapshots
+from anabranch.core.closure import dependencies_first
 from anabranch.core.nostr import Event, Invalid
 from anabranch.core.operation import Family
 
@@ -98,21 +99,8 @@ def next_parents(heads: Iterable[Version]) -> tuple[str, ...]:
 
 def parents_first(versions: Sequence[Version]) -> list[Version]:
     """The same versions, none before a parent of its own that is among them; of equals the older first."""
-    waiting = {version.id: version for version in versions}
-    ordered: list[Version] = []
-    for version in sorted(versions, key=lambda version: version.recency):
-        path = [version]
-        while path:
-            at = path[-1]
-            before = [waiting[parent] for parent in at.parents if parent in waiting and parent != at.id]
-            if at.id not in waiting:
-                path.pop()
-            elif before and len(path) <= len(versions):  # parents are hashes of what came before: no cycle but a lie
-                path.append(before[0])
-            else:
-                ordered.append(waiting.pop(at.id))
-                path.pop()
-    return ordered
+    ordered = sorted(versions, key=lambda version: version.recency)
+    return dependencies_first(ordered, lambda version: version.id, lambda version: version.parents)
 
 
 def shown(heads: Sequence[Version]) -> Version:

@@ -1,7 +1,8 @@
-"""The admin API: retention, access keys, connections, the whole log, compaction on demand and by plan.
+"""The admin API: retention, access keys, connections, links, the whole log, compaction on demand and by plan.
 
-Without a token it is off, but for retention: that can be read by anybody, and changed from this machine. With a
-token every change and every listing asks for `Authorization: Bearer …`, compared in constant time.
+Without a token it is off, but for retention, which can be read by anybody, and for what may be done from this machine
+itself: to change retention, to compact, to command links. With a token every change and every listing asks for
+`Authorization: Bearer …`, compared in constant time.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import msgspec
 
 from anabranch.core.nostr import is_hex
 from anabranch.core.retention import DAY, DAYS_MAX
-from anabranch.node import now
+from anabranch.node import admin_links, now
 from anabranch.node.http import Answer, Request, json_answer
 from anabranch.store import log_pages
 from anabranch.store.compaction import Candidate
@@ -49,7 +50,8 @@ class Admin:
         try:
             if path == "retention":
                 return await self._retention(request)
-            if self._token is None and path != "compact":
+            links = path == "links" or path.startswith("links/")
+            if self._token is None and path != "compact" and not links:
                 return _NOT_CONFIGURED
             if not self._trusted(request):
                 return _UNAUTHORIZED if self._token is not None else _NOT_CONFIGURED
@@ -57,6 +59,9 @@ class Admin:
                 return await self._compact(request)
             if path == "compact/plan":
                 return await self._compact_by_plan(request)
+            if links:
+                body = _object(request.body) if request.body else {}
+                return await admin_links.answer(self._node, request, path.removeprefix("links"), body)
             if path == "keys" or path.startswith("keys/"):
                 return await self._keys(request, unquote(path.removeprefix("keys").removeprefix("/")))
             if path.startswith("events/"):

@@ -25,7 +25,7 @@ from anabranch.node.metrics import Metrics
 from anabranch.node.prover import Prover
 from anabranch.node.reconciliation import Sets
 from anabranch.node.writing import FORGED, WriterThread
-from anabranch.store.contract import Duplicate, Offer, Outcome, Refused, Stored, Superseded
+from anabranch.store.contract import Advance, Duplicate, Offer, Outcome, Refused, Stored, Superseded
 from anabranch.wire import messages
 
 FEW = 4  # so few are proven where they are stored
@@ -64,9 +64,12 @@ class Admission:
         sets: Sets,
         metrics: Metrics,
         many_removed: Callable[[], None] = lambda: None,
+        grown: Callable[[], None] = lambda: None,
     ) -> None:
-        """`many_removed` is called when a group has removed so much that there may be more to remove."""
+        """`many_removed` is called when a group has removed so much that there may be more to remove, `grown` whenever
+        something was published."""
         self._many_removed = many_removed
+        self._grown = grown
         self._sets = sets
         self._prover = prover
         self._writer = writer
@@ -178,9 +181,29 @@ class Admission:
                 self._metrics.refused.inc()
             answers.append(_ok(operation, outcome))
         self._answer(items, answers)
-        self._metrics.stored.inc(len(published))
-        self._sets.published(operation for _, operation in published)
-        self.publish(published, removals)
+        self._publish_stored(published, removals)
+
+    def take(self, offers: list[Offer], advance: Advance, done: asyncio.Future[list[Outcome] | None]) -> None:
+        """Store a proven page of a link's, and its checkpoint with it; None: nothing could be stored."""
+        self._writer.append(offers, partial(self._taken, offers, done), advance)
+
+    def _taken(
+        self,
+        offers: list[Offer],
+        done: asyncio.Future[list[Outcome] | None],
+        outcomes: Sequence[Outcome] | None,
+        removals: Sequence[Removal],
+    ) -> None:
+        pairs = zip(offers, outcomes, strict=True) if outcomes is not None else ()
+        stored = [(outcome.position, offer.operation) for offer, outcome in pairs if isinstance(outcome, Stored)]
+        self._publish_stored(stored, removals)
+        if not done.done():
+            done.set_result(None if outcomes is None else list(outcomes))
+
+    def _publish_stored(self, stored: list[tuple[Position, Operation]], removals: Sequence[Removal]) -> None:
+        self._metrics.stored.inc(len(stored))
+        self._sets.published(operation for _, operation in stored)
+        self.publish(stored, removals)
 
     def publish(self, stored: list[tuple[Position, Operation]], removals: Sequence[Removal]) -> None:
         """Tell the live subscribers, in the order of the log, and those who keep sets."""
@@ -192,6 +215,7 @@ class Admission:
             if len(removals) >= MANY:
                 self._many_removed()
         self._metrics.deliveries.inc(self._hub.publish(published))
+        self._grown()
 
     def _answer(self, items: Sequence[_Item], answers: Sequence[bytes]) -> None:
         for (publisher, offer), answer in zip(items, answers, strict=True):

@@ -18,7 +18,7 @@ from typing import Protocol
 
 from anabranch.core import changes
 from anabranch.core import filter as filters
-from anabranch.core.changes import ChangesQuery, RevisionQuery
+from anabranch.core.changes import ChangesQuery, LogQuery, RevisionQuery
 from anabranch.core.filter import Filter
 from anabranch.core.operation import Operation, Removal
 from anabranch.core.token import Position
@@ -243,6 +243,8 @@ def _index_keys(selector: Selector) -> Iterator[object]:
     if isinstance(selector, RevisionQuery):
         yield ("p", selector.recipient)
         return
+    if isinstance(selector, LogQuery):
+        selector = (selector.filter,)
     if isinstance(selector, ChangesQuery):
         yield selector.author
         return

@@ -45,6 +45,7 @@ def information(settings: Settings, log: Log, policy: Policy, oldest_mtime: int 
             "max_seq": log.tip,
             "stream_id": log.stream,
             "epoch": log.epoch,
+            "log": True,
         },
         "snapshot_sync": {
             "changes_feed": True,

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import logging
 import os
+import random
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -22,6 +23,7 @@ from anabranch.node.admission import Admission
 from anabranch.node.connection import Connection
 from anabranch.node.http import Http
 from anabranch.node.hub import Hub
+from anabranch.node.linking import NodeHost, Reloading, link_specs
 from anabranch.node.metrics import Metrics
 from anabranch.node.prover import Prover
 from anabranch.node.readers import Readers
@@ -29,6 +31,9 @@ from anabranch.node.reconciliation import Reconciliation
 from anabranch.node.replay import Replay
 from anabranch.node.retention import Retention
 from anabranch.node.writing import WriterThread
+from anabranch.replicate.links import LinkError, Links
+from anabranch.replicate.measuring import Measures
+from anabranch.replicate.spec import Timing
 from anabranch.store.contract import StoreBusy, StoreError
 from anabranch.store.opening import AnyStore, open_store
 from anabranch.wire import frames, messages
@@ -60,11 +65,8 @@ class Node:
         settings, limits = self.settings, self.settings.limits
         self._identity = self.store.writer.log()
         self.hub = Hub(self._identity.tip)
-        self.writer = WriterThread(self.store.writer, self.loop, self._removed)
-        self.readers = Readers(self.store, READER_THREADS, limits.query_seconds)
+        self._equip()
         await self.readers.start()
-        workers = settings.verify_workers
-        self.prover = Prover(max(1, min(4, os.cpu_count() or 1) if workers is None else workers))
         await self.prover.start()
         self.reconciliation = Reconciliation(
             self.metrics,
@@ -79,7 +81,16 @@ class Node:
             self.hub,
             self.reconciliation.sets,
             self.metrics,
-            lambda: self.retention.soon(),  # it is made below
+            lambda: self.retention.soon(),  # both are made below
+            lambda: self.links.published(),
+        )
+        self.links = Links(
+            NodeHost(self),
+            clock=now.monotonic,
+            wall=now.seconds,
+            share=self.share,
+            timing=self.timing,
+            measures=Measures(self.metrics.registry),
         )
         self.replay = Replay(self.hub, self.metrics, limits.query_limit)
         self.retention = Retention(
@@ -122,7 +133,17 @@ class Node:
             self.loop.create_task(self._sweep()),
         ]
         await self.writer.run(lambda _: self.store.announce(self.http_url))
+        await self.links.start(link_specs(settings))
         self.ready = True
+
+    def _equip(self) -> None:
+        """The threads and processes that do the heavy work. The simulated world has stand-ins for them."""
+        self.writer = WriterThread(self.store.writer, self.loop, self._removed)
+        self.readers = Readers(self.store, READER_THREADS, self.settings.limits.query_seconds)
+        self.share = random.random
+        self.timing = Timing()
+        workers = self.settings.verify_workers
+        self.prover = Prover(max(1, min(4, os.cpu_count() or 1) if workers is None else workers))
 
     def _measure(self) -> None:
         gauge = self.metrics.gauge
@@ -156,6 +177,7 @@ class Node:
         self.ready = False
         for task in self._background:
             task.cancel()
+        await self.links.stop()
         await self.retention.stop()
         if self._server is not None:
             self._server.close()
@@ -233,12 +255,22 @@ class Node:
                     connection.ping(time)
 
 
-def serve(settings: Settings, remarks: Sequence[str] = (), started: Callable[[], None] = lambda: None) -> int:
-    """Run a node until SIGINT or SIGTERM. The exit code.
+def serve(
+    settings: Settings,
+    reload: Callable[[], Settings],
+    remarks: Sequence[str] = (),
+    started: Callable[[], None] = lambda: None,
+) -> int:
+    """Run a node until SIGINT or SIGTERM; SIGHUP reads the links of the settings anew. The exit code.
 
     `remarks` are told with the greeting, and `started` is called after it.
     """
     logs.set_up(settings.log_format, settings.log_level)
+    try:
+        link_specs(settings)
+    except LinkError as error:
+        print(f"anabranch: {error}", file=sys.stderr)
+        return 2
     try:
         store = open_store(Path(settings.data), settings.store, settings.durability)
     except StoreError as error:
@@ -252,10 +284,16 @@ def serve(settings: Settings, remarks: Sequence[str] = (), started: Callable[[],
         run = uvloop.run
     except ImportError:
         run = asyncio.run  # type: ignore[assignment]
-    return run(_serve(settings, store, remarks, started))
+    return run(_serve(settings, store, reload, remarks, started))
 
 
-async def _serve(settings: Settings, store: AnyStore, remarks: Sequence[str], started: Callable[[], None]) -> int:
+async def _serve(
+    settings: Settings,
+    store: AnyStore,
+    reload: Callable[[], Settings],
+    remarks: Sequence[str],
+    started: Callable[[], None],
+) -> int:
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -273,6 +311,8 @@ async def _serve(settings: Settings, store: AnyStore, remarks: Sequence[str], st
         node.prover.close()
         store.close()
         return 1
+    reloading = Reloading(node, reload)
+    loop.add_signal_handler(signal.SIGHUP, reloading.begin)
     _greet(node, remarks)
     started()
     await stopping.wait()

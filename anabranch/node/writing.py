@@ -13,10 +13,12 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+import msgspec
+
 from anabranch.core import nostr
 from anabranch.core.operation import Removal
 from anabranch.node import now
-from anabranch.store.contract import Offer, Outcome, Refused, StoreError, Writer
+from anabranch.store.contract import Advance, Offer, Outcome, Refused, StoreError, Writer
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -25,6 +27,13 @@ FORGED = Refused("invalid", "signature does not match the event")
 
 Committed = Callable[[Sequence[Outcome] | None, Sequence[Removal]], None]
 """Called on the event loop when a group is on disk, with what it has removed; None: nothing could be stored."""
+
+
+class _Page(msgspec.Struct, frozen=True):
+    """A group of a link's."""
+
+    offers: list[Offer]
+    advance: Advance
 
 
 class WriterThread:
@@ -42,9 +51,9 @@ class WriterThread:
         self._thread = threading.Thread(target=self._work, name="writer", daemon=True)
         self._thread.start()
 
-    def append(self, offers: list[Offer], committed: Committed) -> None:
-        """Store a group that has been proven."""
-        self._queue.put((offers, committed))
+    def append(self, offers: list[Offer], committed: Committed, advance: Advance | None = None) -> None:
+        """Store a group that has been proven; with it, in one transaction, what `advance` makes of the outcomes."""
+        self._queue.put((offers if advance is None else _Page(offers, advance), committed))
 
     def prove_and_append(self, offers: list[Offer], committed: Committed) -> None:
         """Check a few signatures right here, then store: for so few the way to another process is the longer one."""
@@ -63,19 +72,29 @@ class WriterThread:
 
     def _work(self) -> None:
         while (item := self._queue.get()) is not None:
-            work, done = item
-            if isinstance(work, list):
-                self._append(work, done)
-            elif isinstance(work, tuple):
-                self._append(list(work), done, nostr.verify([offer.operation.event for offer in work]))
-            else:
-                self._run(work, done)
+            self._do(*item)
 
-    def _append(self, offers: list[Offer], committed: Committed, held: list[bool] | None = None) -> None:
+    def _do(self, work: Any, done: Any) -> None:
+        if isinstance(work, list):
+            self._append(work, done)
+        elif isinstance(work, _Page):
+            self._append(work.offers, done, advance=work.advance)
+        elif isinstance(work, tuple):
+            self._append(list(work), done, nostr.verify([offer.operation.event for offer in work]))
+        else:
+            self._run(work, done)
+
+    def _append(
+        self,
+        offers: list[Offer],
+        committed: Committed,
+        held: list[bool] | None = None,
+        advance: Advance | None = None,
+    ) -> None:
         outcomes: Sequence[Outcome] | None = None
         try:
             if held is None or all(held):
-                outcomes = self._writer.append(offers, now.milliseconds())
+                outcomes = self._writer.append(offers, now.milliseconds(), advance)
             else:
                 proven = [offer for offer, holds in zip(offers, held, strict=True) if holds]
                 stored = iter(self._writer.append(proven, now.milliseconds()))

@@ -15,6 +15,7 @@ import msgspec
 
 from anabranch.core import revisions
 from anabranch.core.changes import ChangesQuery, RevisionQuery, SnapshotQuery
+from anabranch.core.checkpoint import Checkpoint
 from anabranch.core.filter import Filter
 from anabranch.core.operation import Action, Family, Operation, Removal, State
 from anabranch.core.retention import DeletedDocument, ReplayWindow, Version
@@ -150,6 +151,64 @@ class AccessKey(msgspec.Struct, frozen=True):
 
     def usable(self, now: int) -> bool:
         return not self.revoked and (self.expires_at is None or now < self.expires_at)
+
+
+# --- links: what a node knows of those it follows and feeds ----------------------------------------------------------
+
+
+class LinkRecord(msgspec.Struct, frozen=True):
+    """A link as it is on disk: peer × scope × direction, its state and its checkpoints."""
+
+    name: str
+    peer: str
+    direction: str
+    scope: str = "{}"  # canonical
+    origin: str = "command"  # or "config"
+    state: str = "initial"
+    unsure: bool = False  # the checkpoints may not hold: compare before resuming
+    created_at: int = 0
+    last_success_at: int | None = None
+    last_failure_at: int | None = None
+    last_error: str | None = None
+    failures: int = 0
+    pull: Checkpoint = Checkpoint()
+    push: Checkpoint = Checkpoint()
+
+
+class DeadLetter(msgspec.Struct, frozen=True):
+    """An operation that one side of a link refuses for good, until somebody says to try again."""
+
+    direction: str
+    id: str
+    reason: str
+    at: int
+
+
+class Transition(msgspec.Struct, frozen=True):
+    at: int
+    before: str
+    after: str
+    cue: str
+    why: str = ""
+
+
+class LinkChange(msgspec.Struct, frozen=True):
+    """What one step of a link changes on disk, in one transaction. None and () change nothing."""
+
+    link: str
+    pull: Checkpoint | None = None
+    push: Checkpoint | None = None
+    echoes: tuple[Position, ...] = ()
+    """What came from the peer that these links feed: it is not sent back there."""
+    echo_for: tuple[str, ...] = ()
+    dead: tuple[DeadLetter, ...] = ()
+    transition: Transition | None = None
+
+
+Advance = Callable[[Sequence[Outcome]], LinkChange]
+"""What an append changes in the ledger of links, once its outcomes are known."""
+TRANSITIONS_KEPT = 20
+DEAD_LETTERS_MAX = 10_000
 
 
 class Statistics(msgspec.Struct, frozen=True):
@@ -290,6 +349,23 @@ class Reader(Protocol):
     # Access keys and the settings that change at run time:
     def access_keys(self) -> list[AccessKey]: ...
     def setting(self, name: str) -> bytes | None: ...
+
+    # Links:
+    def links(self) -> list[LinkRecord]: ...
+    def dead_letters(self, link: str, limit: int = DEAD_LETTERS_MAX) -> list[DeadLetter]: ...
+    def dead_letter_count(self, link: str) -> int: ...
+    def transitions(self, link: str) -> list[Transition]:
+        """The last ones, oldest first."""
+        ...
+
+    def echoes(self, link: str, after: Position, until: Position) -> set[Position]:
+        """Which operations of a stretch came from the peer that the link feeds."""
+        ...
+
+    def known(self, ids: Sequence[str]) -> set[str]:
+        """Which of these operations are stored, whatever became of their payloads."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -297,7 +373,10 @@ class Writer(Protocol):
     """The one writer. Every method is one transaction, durable when it returns."""
 
     def log(self) -> Log: ...
-    def append(self, offers: Sequence[Offer], received_at: int) -> list[Outcome]: ...
+    def append(self, offers: Sequence[Offer], received_at: int, advance: Advance | None = None) -> list[Outcome]:
+        """Store a group; what `advance` makes of the outcomes is written in the same transaction."""
+        ...
+
     def take_removals(self) -> list[Removal]:
         """What has lost its payload since this was last asked, in the order of the log."""
         ...
@@ -328,6 +407,22 @@ class Writer(Protocol):
     def save_access_key(self, key: AccessKey) -> None: ...
     def delete_access_key(self, key: str) -> bool: ...
     def save_setting(self, name: str, value: bytes) -> None: ...
+    def save_link(self, link: LinkRecord) -> None:
+        """Everything but its checkpoints, which move by `note_link` and `append` alone."""
+        ...
+
+    def note_link(self, change: LinkChange) -> None:
+        """Write a step of a link; of a link that is not there nothing is written."""
+        ...
+
+    def delete_link(self, name: str) -> bool: ...
+    def forget_link(self, name: str) -> None:
+        """Begin anew: no checkpoints, no dead letters, no echoes."""
+        ...
+
+    def retry_dead_letters(self, link: str) -> int:
+        """Forget what was refused, so that it is tried again; how many that was."""
+        ...
 
 
 class Store(Protocol):

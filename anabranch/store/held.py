@@ -80,6 +80,16 @@ def read_holder(folder: Path) -> Holder:
         return Holder()
 
 
+def notice_restore(writer: SqlWriter, seen: Holder, moved: bool = False) -> bool:
+    """Open a new epoch where the log is older than was once seen, or stands where it was not written. Whether so."""
+    log = writer.log()
+    same = seen.stream == log.stream
+    older = moved or (same and (seen.epoch != log.epoch or seen.tip > log.tip))
+    if older:
+        writer.new_epoch(Position(seen.tip if same else 0))
+    return older
+
+
 class HeldStore(ABC, Generic[W, R]):
     """A store in a folder, or known by one. Without a lock it only reads."""
 
@@ -131,12 +141,7 @@ class HeldStore(ABC, Generic[W, R]):
         os.ftruncate(self._lock, os.pwrite(self._lock, said, 0))
 
     def _notice_restore(self, moved: bool = False) -> None:
-        """Open a new epoch where the log is older than it was, or stands where it was not written."""
-        seen, log = read_holder(self.folder), self.writer.log()
-        same = seen.stream == log.stream
-        if moved or (same and (seen.epoch != log.epoch or seen.tip > log.tip)):
-            self.writer.new_epoch(Position(seen.tip if same else 0))
-            self.renewed = True
+        self.renewed = notice_restore(self.writer, read_holder(self.folder), moved)
 
     def close(self) -> None:
         if self._writer is not None:

@@ -220,11 +220,12 @@ class PostgresConnection:
 
 # --- statements ------------------------------------------------------------------------------------------------------
 
-_WORDS = re.compile(r" INDEXED BY \w+| OR ROLLBACK(?= INTO)| IMMEDIATE\b|\bIN \(\)|\bCROSS(?= JOIN)|\?\d*")
+_WORDS = re.compile(r" INDEXED BY \w+| NOT INDEXED| OR ROLLBACK(?= INTO)| IMMEDIATE\b|\bIN \(\)|\bCROSS(?= JOIN)|\?\d*")
 _RECIPIENT = re.compile(r"\b([a-z])\.recipient = (\$\d+)")
 _INDEXED = {
     "INDEXED BY operation_by_kind": ("o.kind IN", "(o.kind + 0) IN"),
     "INDEXED BY operation_by_time": ("o.created_at", "(o.created_at + 0)"),
+    "NOT INDEXED": ("o.author", "(o.author || '')"),
 }
 _OURS = {" IMMEDIATE": "", "IN ()": "IN (NULL)", "CROSS": ""}
 

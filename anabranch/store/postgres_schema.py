@@ -145,6 +145,35 @@ MIGRATIONS = [
         until bigint NOT NULL,
         done bigint NOT NULL
     );
+
+    CREATE TABLE links (
+        name text COLLATE "C" PRIMARY KEY,
+        record bytea NOT NULL,
+        pull bytea NOT NULL,
+        push bytea NOT NULL
+    );
+
+    CREATE TABLE link_transitions (
+        number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+        link text COLLATE "C" NOT NULL,
+        transition bytea NOT NULL
+    );
+    CREATE INDEX transition_by_link ON link_transitions (link, number);
+
+    CREATE TABLE dead_letters (
+        link text COLLATE "C" NOT NULL,
+        direction text COLLATE "C" NOT NULL,
+        id text COLLATE "C" NOT NULL,
+        reason text NOT NULL,
+        at bigint NOT NULL,
+        PRIMARY KEY (link, direction, id)
+    );
+
+    CREATE TABLE echoes (
+        link text COLLATE "C" NOT NULL,
+        position bigint NOT NULL,
+        PRIMARY KEY (link, position)
+    );
     """,
 ]
 VERSION = len(MIGRATIONS)

@@ -156,6 +156,36 @@ MIGRATIONS = [
     CREATE INDEX removal_feed ON removals (recipient) WHERE recipient IS NOT NULL;
     CREATE INDEX removal_by_target ON removals (target);
     """,
+    """
+    CREATE TABLE links (              -- whom this node follows and feeds
+        name TEXT PRIMARY KEY,
+        record BLOB NOT NULL,         -- JSON: what it is, and how it stands
+        pull BLOB NOT NULL,           -- JSON: how far each direction has come, and what is pending
+        push BLOB NOT NULL
+    ) STRICT, WITHOUT ROWID;
+
+    CREATE TABLE link_transitions (   -- the last few of each link
+        number INTEGER PRIMARY KEY,
+        link TEXT NOT NULL,
+        transition BLOB NOT NULL      -- JSON
+    ) STRICT;
+    CREATE INDEX transition_by_link ON link_transitions (link, number);
+
+    CREATE TABLE dead_letters (       -- what one side of a link refuses for good
+        link TEXT NOT NULL,
+        direction TEXT NOT NULL,
+        id TEXT NOT NULL,
+        reason TEXT NOT NULL,
+        at INTEGER NOT NULL,
+        PRIMARY KEY (link, direction, id)
+    ) STRICT, WITHOUT ROWID;
+
+    CREATE TABLE echoes (             -- what came from the peer that a link feeds, until the link has passed it
+        link TEXT NOT NULL,
+        position INTEGER NOT NULL,
+        PRIMARY KEY (link, position)
+    ) STRICT, WITHOUT ROWID;
+    """,
 ]
 VERSION = len(MIGRATIONS)
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from anabranch.core.changes import ChangesQuery, RevisionQuery, SnapshotQuery
+from anabranch.core.changes import ChangesQuery, LogQuery, RevisionQuery, SnapshotQuery
 from anabranch.core.nostr import is_hex
+from anabranch.store.sql import tag_key
 
 _COLUMNS = "o.position, o.id, o.state, p.raw, o.expires_at"
 _PAYLOAD = "LEFT JOIN payloads p ON p.position = o.position"
@@ -33,11 +34,14 @@ def feed_page(query: ChangesQuery | None, compacted: bool) -> tuple[str, list[An
             "ORDER BY 1 LIMIT ?3",
             bindings,
         )
-    conditions, bindings = (["1 = 1"], []) if query is None else snapshot_conditions(query, first=4)
-    if query is not None:
+    if isinstance(query, SnapshotQuery):
+        conditions, bindings = snapshot_conditions(query, first=4)
         conditions.append("o.family = 1")
+    else:
+        conditions, bindings = (["1 = 1"], []) if query is None else log_conditions(query, first=4)
     return (
-        f"SELECT {_COLUMNS}, NULL, NULL FROM operations o {'' if query is None else 'INDEXED BY feed'} {_PAYLOAD} "
+        f"SELECT {_COLUMNS}, NULL, NULL FROM operations o "
+        f"{'INDEXED BY feed' if isinstance(query, SnapshotQuery) else 'NOT INDEXED'} {_PAYLOAD} "
         f"WHERE {' AND '.join(conditions)} AND {state} AND {span.format('o')} ORDER BY o.position LIMIT ?3",
         bindings,
     )
@@ -65,6 +69,25 @@ def revision_conditions(query: RevisionQuery, first: int = 1) -> tuple[list[str]
         ("o.coordinate", query.coordinates),
         ("r.revision", revisions),
     )
+
+
+def log_conditions(query: LogQuery, first: int = 1) -> tuple[list[str], list[Any]]:
+    """Conditions on `operations o`, read in the order of the log; the variables are numbered from `first`."""
+    filter = query.filter
+    conditions, bindings = _conditions(
+        first,
+        ("o.id", None if filter.ids is None else [bytes.fromhex(id) for id in filter.ids]),
+        ("o.author", None if filter.authors is None else [bytes.fromhex(author) for author in filter.authors]),
+        ("o.kind", filter.kinds),
+    )
+    for name, values in filter.tags:
+        tagged, keys = _conditions(first + len(bindings), ("t.tag", [tag_key(name, value) for value in values]))
+        conditions.append(
+            f"EXISTS (SELECT 1 FROM tags t WHERE {tagged[0]} AND t.created_at = o.created_at "
+            "AND t.position = o.position)"
+        )
+        bindings += keys
+    return ["1 = 1", *conditions], bindings
 
 
 def _conditions(first: int, *wanted: tuple[str, Any]) -> tuple[list[str], list[Any]]:

@@ -23,7 +23,6 @@ from anabranch.core.operation import Action, Family, Removal, State
 from anabranch.core.retention import DeletedDocument, ReplayWindow, Version
 from anabranch.core.token import START, Log, Position
 from anabranch.store.contract import (
-    AccessKey,
     Begin,
     Entry,
     Facts,
@@ -43,6 +42,7 @@ from anabranch.store.sql import (
     reading,
     tag_key,
 )
+from anabranch.store.sql_books import BookReader
 from anabranch.store.sql_feed import feed_page, revision_conditions, snapshot_conditions
 from anabranch.store.sql_select import Select, is_about, matching_sql
 
@@ -56,7 +56,7 @@ _FACTS = (
 )
 
 
-class SqlReader(ABC):
+class SqlReader(BookReader, ABC):
     """A connection that only reads. `give_up`, when set, is asked now and then whether to stop a long query."""
 
     def __init__(self, db: Database) -> None:
@@ -507,19 +507,6 @@ class SqlReader(ABC):
             else:
                 high = middle
         return Position(low)
-
-    # --- access keys and settings ---
-
-    def access_keys(self) -> list[AccessKey]:
-        rows = self._rows(
-            "SELECT key, label, pubkey, created_at, expires_at, revoked, storage_limit_bytes, used_bytes "
-            "FROM access_keys ORDER BY created_at, key"
-        )
-        return [AccessKey(row[0], row[1], row[2], row[3], row[4], bool(row[5]), row[6], row[7]) for row in rows]
-
-    def setting(self, name: str) -> bytes | None:
-        found = self._value("SELECT value FROM settings WHERE name = ?", (name,))
-        return None if found is None else bytes(found)
 
     def _moment(self) -> _Moment:
         return _Moment(self)

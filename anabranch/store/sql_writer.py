@@ -19,7 +19,7 @@ from anabranch.core.nostr import Event
 from anabranch.core.operation import Family, Operation, Removal, Standing, State, document_key
 from anabranch.core.revisions import GIFT_WRAP
 from anabranch.core.token import START, Log, Position
-from anabranch.store.contract import AccessKey, Duplicate, Offer, Outcome, Refused, Stored, Superseded
+from anabranch.store.contract import Advance, Duplicate, Offer, Outcome, Refused, Stored, Superseded
 from anabranch.store.sql import (
     SHORT,
     SNAPSHOTS_OF_DOCUMENT,
@@ -32,6 +32,7 @@ from anabranch.store.sql import (
     tag_keys,
     transaction,
 )
+from anabranch.store.sql_books import BookKeeper
 from anabranch.store.sql_revisions import Edges, RevisionsOfGroup
 
 STORAGE_SPENT = Refused("restricted", "the access key's storage limit is reached")
@@ -69,7 +70,7 @@ def _sum(dropped: Sequence[_Dropped]) -> tuple[int, int]:
     return len(dropped), sum(one.size for one in dropped)
 
 
-class SqlWriter:
+class SqlWriter(BookKeeper):
     def __init__(self, db: Database) -> None:
         self._db = db
         self._removals: list[Removal] = []
@@ -98,8 +99,11 @@ class SqlWriter:
 
     # --- append ---
 
-    def append(self, offers: Sequence[Offer], received_at: int) -> list[Outcome]:
-        """Store a group. One outcome an offer, in order; when this returns, what is `Stored` is on disk."""
+    def append(self, offers: Sequence[Offer], received_at: int, advance: Advance | None = None) -> list[Outcome]:
+        """Store a group. One outcome an offer, in order; when this returns, what is `Stored` is on disk.
+
+        What `advance` makes of the outcomes is in the same transaction: a link's page and its checkpoint are one.
+        """
         try:
             with self._changing():
                 outcomes = _Group(self._db, received_at, self).append(offers)
@@ -107,6 +111,8 @@ class SqlWriter:
                     self._db.execute("INSERT INTO settled_ids SELECT short, position FROM fresh_ids ORDER BY short")
                     self._db.execute("DELETE FROM fresh_ids")
                     self._fresh = 0
+                if advance is not None:
+                    self._note(advance(outcomes))
                 return outcomes
         except BaseException:
             self._remember()
@@ -294,37 +300,6 @@ class SqlWriter:
             self._removals.append(msgspec.structs.replace(one.removal, position=Position(at)))
         insert(self._db, "removals", 4, rows)
         return dropped, tip + len(dropped)
-
-    # --- access keys and settings ---
-
-    def save_access_key(self, key: AccessKey) -> None:
-        with self._changing():
-            self._db.execute(
-                "INSERT INTO access_keys (key, label, pubkey, created_at, expires_at, revoked, storage_limit_bytes) "
-                "VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (key) DO UPDATE SET label = excluded.label, "
-                "pubkey = excluded.pubkey, expires_at = excluded.expires_at, revoked = excluded.revoked, "
-                "storage_limit_bytes = excluded.storage_limit_bytes",
-                (
-                    key.key,
-                    key.label,
-                    key.pubkey,
-                    key.created_at,
-                    key.expires_at,
-                    int(key.revoked),
-                    key.storage_limit_bytes,
-                ),
-            )
-
-    def delete_access_key(self, key: str) -> bool:
-        with self._changing():
-            return bool(self._all("DELETE FROM access_keys WHERE key = ? RETURNING key", (key,)))
-
-    def save_setting(self, name: str, value: bytes) -> None:
-        with self._changing():
-            self._db.execute(
-                "INSERT INTO settings VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value",
-                (name, value),
-            )
 
 
 class _Group:

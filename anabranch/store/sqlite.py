@@ -79,7 +79,11 @@ class SqliteStore(HeldStore[SqliteWriter, SqliteReader]):
 
 
 def connect(path: Path, synchronous: str) -> apsw.Connection:
-    connection = apsw.Connection(str(path), statementcachesize=512)
+    return tuned(apsw.Connection(str(path), statementcachesize=512), synchronous)
+
+
+def tuned(connection: apsw.Connection, synchronous: str) -> apsw.Connection:
+    """The connection of a writer, set up as every writer's is."""
     connection.set_busy_timeout(10_000)
     connection.pragma("synchronous", synchronous)
     connection.pragma("temp_store", "memory")  # what a statement may have to undo stays off the disk
@@ -95,9 +99,14 @@ def _create(path: Path) -> None:
     connection = apsw.Connection(str(path))
     try:
         connection.set_busy_timeout(10_000)
-        connection.pragma("page_size", 8_192)
-        connection.pragma("auto_vacuum", 2)  # incremental: space goes back in small steps
-        connection.pragma("journal_mode", "wal")
-        schema.migrate(connection, stream=str(uuid.uuid4()), epoch=str(uuid.uuid4()))
+        prepare(connection)
     finally:
         connection.close()
+
+
+def prepare(connection: apsw.Connection) -> None:
+    """Make a store of an empty file, or bring one to this release's schema."""
+    connection.pragma("page_size", 8_192)
+    connection.pragma("auto_vacuum", 2)  # incremental: space goes back in small steps
+    connection.pragma("journal_mode", "wal")
+    schema.migrate(connection, stream=str(uuid.uuid4()), epoch=str(uuid.uuid4()))

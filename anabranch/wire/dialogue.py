@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from anabranch.core.nostr import Event, Limits
+from anabranch.core.nostr import TIMESTAMP_MAX, Event, Limits
 
 
 class Bounds(msgspec.Struct, frozen=True):
@@ -85,13 +85,57 @@ class NegError(msgspec.Struct, frozen=True, gc=False):
     records_max: int | None = None
 
 
+class Changed(msgspec.Struct, frozen=True, gc=False):
+    """CHANGES … EVENT: one operation of a feed, as bytes, and its position."""
+
+    subscription: str
+    position: int
+    raw: bytes
+
+
+class Removed(msgspec.Struct, frozen=True, gc=False):
+    """CHANGES … DELETED: the hard removal of what had this id."""
+
+    subscription: str
+    position: int
+    id: str
+
+
+class Replayed(msgspec.Struct, frozen=True, gc=False):
+    """CHANGES … EOSE: up to this position the feed is complete; from here on it is live, if it was asked to be."""
+
+    subscription: str
+    position: int
+
+
+class FeedError(msgspec.Struct, frozen=True, gc=False):
+    """CHANGES … ERR: there is no such feed, or not any more."""
+
+    subscription: str
+    reason: str
+
+
 class Unknown(msgspec.Struct, frozen=True, gc=False):
     """A verb that we do not know, or no message at all."""
 
     text: str
 
 
-Answer = Stored | EndOfStored | Closed | Ok | Notice | Challenge | NegMessage | NegError | Unknown
+Answer = (
+    Stored
+    | EndOfStored
+    | Closed
+    | Ok
+    | Notice
+    | Challenge
+    | NegMessage
+    | NegError
+    | Changed
+    | Removed
+    | Replayed
+    | FeedError
+    | Unknown
+)
 
 _array = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _any = msgspec.json.Decoder().decode
@@ -102,15 +146,18 @@ def read(message: str | bytes) -> Answer:
     """What a message says."""
     try:
         parts = _array(message)
-        verb, *values = (_any(part) for part in (parts[:2] if _is_event(parts) else parts))
+        verb, *values = (_any(part) for part in parts[: _readable(parts)])
         return _answer(verb, values, parts)
     except (msgspec.MsgspecError, UnicodeError, RecursionError, ValueError, TypeError, IndexError):
         shown = message if isinstance(message, str) else message.decode("utf-8", "replace")
         return Unknown(shown[:100])
 
 
-def _is_event(parts: list[msgspec.Raw]) -> bool:
-    return len(parts) == 3 and bytes(parts[0]) == b'"EVENT"'
+def _readable(parts: list[msgspec.Raw]) -> int:
+    """How many elements to take apart: all, but for an event, which stays the bytes that it came in."""
+    if len(parts) == 3 and bytes(parts[0]) == b'"EVENT"':
+        return 2
+    return 4 if len(parts) == 5 and bytes(parts[2]) == b'"EVENT"' else len(parts)
 
 
 def _answer(verb: Any, values: list[Any], parts: list[msgspec.Raw]) -> Answer:
@@ -122,6 +169,8 @@ def _answer(verb: Any, values: list[Any], parts: list[msgspec.Raw]) -> Answer:
         return Closed(_text(values[0]), _reason(values[1:]))
     if verb == "OK":
         return Ok(_text(values[0]), values[1] is True, _reason(values[2:]))
+    if verb == "CHANGES":
+        return _change(values, parts)
     if verb == "NOTICE":
         return Notice(_reason(values))
     if verb == "AUTH":
@@ -132,6 +181,26 @@ def _answer(verb: Any, values: list[Any], parts: list[msgspec.Raw]) -> Answer:
         most = values[2] if len(values) > 2 and type(values[2]) is int and values[2] >= 0 else None
         return NegError(_text(values[0]), _reason(values[1:]), most)
     raise ValueError(verb)
+
+
+def _change(values: list[Any], parts: list[msgspec.Raw]) -> Answer:
+    name = _text(values[0])
+    match values[1]:
+        case "EVENT":
+            return Changed(name, _position(values[2]), bytes(parts[4]))
+        case "DELETED":
+            return Removed(name, _position(values[2]), _text(values[3]))
+        case "EOSE":
+            return Replayed(name, _position(values[2]))
+        case "ERR":
+            return FeedError(name, _reason(values[2:]))
+    raise ValueError(values[1])
+
+
+def _position(value: Any) -> int:
+    if type(value) is not int or not 0 <= value <= TIMESTAMP_MAX:
+        raise ValueError(value)
+    return value
 
 
 def _text(value: Any) -> str:
@@ -150,6 +219,10 @@ def _reason(values: list[Any]) -> str:
 
 def req(subscription: str, filter: Mapping[str, Any]) -> bytes:
     return _encode(("REQ", subscription, filter))
+
+
+def changes(subscription: str, filter: Mapping[str, Any]) -> bytes:
+    return _encode(("CHANGES", subscription, filter))
 
 
 def close(subscription: str) -> bytes:

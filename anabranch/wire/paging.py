@@ -57,30 +57,32 @@ class Settled(msgspec.Struct, frozen=True):
     ids: frozenset[str]
 
 
-def checked(raw: bytes, wanted: Filter) -> Event | str:
-    """The event that the relay sent, or what is wrong with it."""
+def checked(raw: bytes, wanted: Filter) -> tuple[Event, bytes] | str:
+    """The event that the relay sent and the bytes to keep, or what is wrong with it."""
     try:
-        event, _ = nostr.parse(raw, PARSING)
+        event, kept = nostr.parse(raw, PARSING)
     except Invalid as error:
         return f"sent no valid event: {error}"
     if not filters.matches(wanted, event):
         return f"sent the event {event.id}, which does not match the filter that it was asked for"
-    return event
+    return event, kept
 
 
 class _Task:
     """What both share: a few reconnections, and the right to authenticate once on each connection."""
 
-    def __init__(self, bounds: Bounds, has_keys: bool) -> None:
+    def __init__(self, bounds: Bounds, has_keys: bool, prefix: str) -> None:
+        """`prefix` goes before the name of every subscription, where several tasks share a connection."""
         self._bounds = bounds
+        self._prefix = prefix
         self._has_keys = has_keys
         self._known = False  # to the relay, on this connection
         self._reconnects = 0
         self._asked = 0  # every REQ has a name of its own, so that nothing late is taken for something new
 
-    def _name(self, prefix: str) -> str:
+    def _name(self, what: str) -> str:
         self._asked += 1
-        return f"{prefix}{self._asked}"
+        return f"{self._prefix}{what}{self._asked}"
 
     def _closed(self, reason: str) -> list[Effect]:
         if reason.startswith(AUTH_REQUIRED) and self._has_keys and not self._known:
@@ -100,8 +102,10 @@ class _Task:
 class Pages(_Task):
     """All that a relay has for a filter, newest first."""
 
-    def __init__(self, filter: Mapping[str, Any], *, bounds: Bounds = BOUNDS, has_keys: bool = False) -> None:
-        super().__init__(bounds, has_keys)
+    def __init__(
+        self, filter: Mapping[str, Any], *, bounds: Bounds = BOUNDS, has_keys: bool = False, prefix: str = ""
+    ) -> None:
+        super().__init__(bounds, has_keys, prefix)
         self._filter = {name: value for name, value in filter.items() if name not in ("until", "limit")}
         self._wanted = filters.parse(dict(filter), VALUES_MAX)
         self._since = self._wanted.since or 0
@@ -143,9 +147,10 @@ class Pages(_Task):
         return None
 
     def _event(self, raw: bytes) -> list[Effect] | None:
-        event = checked(raw, self._window)
-        if isinstance(event, str):
-            return [Accuse(event)]
+        found = checked(raw, self._window)
+        if isinstance(found, str):
+            return [Accuse(found)]
+        event, kept = found
         if event.id in self._here:
             return None  # said twice: no progress
         self._here[event.id] = event.created_at
@@ -153,7 +158,7 @@ class Pages(_Task):
             return []
         self._new += 1
         self._unsettled[event.id] = event.created_at
-        return [Found(event, raw)]
+        return [Found(event, kept)]
 
     def _end(self) -> list[Effect]:
         """A page is complete: what it settles, and what to ask next."""
@@ -196,8 +201,9 @@ class ByIds(_Task):
         *,
         bounds: Bounds = BOUNDS,
         has_keys: bool = False,
+        prefix: str = "",
     ) -> None:
-        super().__init__(bounds, has_keys)
+        super().__init__(bounds, has_keys, prefix)
         known = {name: value for name, value in (filter or {}).items() if name not in ("ids", "limit")}
         self._wanted = filters.parse(known, VALUES_MAX)
         # What we know besides goes along where it is short: a private relay wants to hear whose events we ask for.
@@ -232,12 +238,13 @@ class ByIds(_Task):
         if isinstance(answer, Closed):
             return self._closed(answer.reason)
         if isinstance(answer, Stored):
-            event = checked(answer.raw, self._wanted)
-            if isinstance(event, str):
-                return [Accuse(event)]
+            found = checked(answer.raw, self._wanted)
+            if isinstance(found, str):
+                return [Accuse(found)]
+            event, kept = found
             if event.id in outstanding:
                 outstanding.discard(event.id)
-                return [Found(event, answer.raw)]
+                return [Found(event, kept)]
             return None if event.id in asked else [Accuse(f"sent the event {event.id}, which it was not asked for")]
         del self._open[answer.subscription]
         left = [id for id in asked if id in outstanding]

@@ -110,9 +110,11 @@ class Reconciliation:
         bounds: Bounds = BOUNDS,
         has_keys: bool = False,
         negentropy: bool = True,
+        prefix: str = "",
     ) -> None:
         """`items` is what we have of the filter. `now` only says where open time is best cut. Without `negentropy` the
-        relay is paged from the start: for one that is known not to speak it. Raises `Invalid`."""
+        relay is paged from the start: for one that is known not to speak it. `prefix` goes before the name of every
+        subscription, where several tasks share a connection. Raises `Invalid`."""
         wanted = filters.parse(dict(filter), VALUES_MAX)
         if wanted.limit is not None:
             raise Invalid("a set with a limit cannot be reconciled: take the limit out of the filter")
@@ -122,6 +124,7 @@ class Reconciliation:
         self._bounds = bounds
         self._has_keys = has_keys
         self._negentropy = negentropy
+        self._prefix = prefix
         self._known = False  # to the relay, on this connection
         whole = Window(wanted.since or 0, wanted.until)
         self._windows = [whole] if whole.until is None or whole.since <= whole.until else []  # the next one is last
@@ -202,7 +205,7 @@ class Reconciliation:
         self._opened += 1
         self._state = State.OPENING
         self._suspicion = None
-        self._subscription = f"neg-{self._opened}"
+        self._subscription = f"{self._prefix}neg-{self._opened}"
         window = self._windows[-1]
         self._reconciler = Reconciler(self._ours(window), self._bounds.frame_bytes)
         message = self._reconciler.initiate()
@@ -306,7 +309,7 @@ class Reconciliation:
         self._paged = True
         self._refusal = self._refusal or reason
         window = self._windows[-1].within(self._filter)
-        self._pages = Pages(window, bounds=self._bounds, has_keys=self._has_keys)
+        self._pages = Pages(window, bounds=self._bounds, has_keys=self._has_keys, prefix=self._prefix)
         return self._pages.start()
 
     def _page(self, effects: list[Effect] | None) -> list[Effect] | None:

@@ -15,7 +15,7 @@ import msgspec
 
 from anabranch.core import changes, nostr
 from anabranch.core import filter as filters
-from anabranch.core.changes import ChangesRequest, RevisionQuery
+from anabranch.core.changes import ChangesRequest, LogQuery, RevisionQuery
 from anabranch.core.filter import Filter
 from anabranch.core.nostr import Event, Invalid, Limits
 from anabranch.core.operation import KindPolicy, Operation, Unsupported, classify
@@ -361,6 +361,11 @@ class Session:
         return [*before, Changes(name, request)]
 
     def _may_follow(self, raw: dict[str, Any]) -> None:
+        if raw.get("mode") == "log":
+            request = changes.parse(raw, self._rules.filter_values)
+            if isinstance(request.query, LogQuery) and (text := self._may_read(request.query.filter)):
+                raise Invalid(text)
+            return
         if changes.for_revisions(raw):
             if text := self._may_read_revisions(_strings(raw.get("#p")), "CHANGES", "changes"):
                 raise Invalid(text)

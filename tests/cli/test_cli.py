@@ -47,9 +47,13 @@ def test_every_command_and_option_is_documented() -> None:
 def test_the_commands_are_those_that_were_promised() -> None:
     assert {" ".join(path) for path in commands()} == {
         *("serve", "status", "compact", "verify", "export", "import", "backup", "restore", "demo", "config check"),
-        "generate",
+        *("generate", "sim"),
         *(f"pipeline {name}" for name in ("ingest", "heads", "retention", "audit", "export", "report", "run")),
         *(f"keys {name}" for name in ("list", "create", "revoke", "delete")),
+        *(
+            f"link {name}"
+            for name in ("add", "list", "show", "explain", "pause", "resume", "repair", "reset", "remove")
+        ),
         *(f"notes {name}" for name in ("init", "list", "new", "edit", "show", "delete", "conflicts", "resolve")),
         *(f"notes {name}" for name in ("history", "restore", "sync", "relay add", "relay list", "relay remove")),
     }
@@ -127,7 +131,7 @@ def test_serve_hands_the_settings_to_the_node(
 ) -> None:
     served: list[Settings] = []
     stand_in = types.ModuleType("anabranch.node.main")
-    stand_in.serve = lambda settings: served.append(settings) or 0  # type: ignore[attr-defined]
+    stand_in.serve = lambda settings, reload: served.append(settings) or 0  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "anabranch.node.main", stand_in)
     (tmp_path / "a.toml").write_text('port = 1\nname = "from file"\n[retention]\npayload_days = 3\n')
     monkeypatch.setenv("ANABRANCH_PORT", "2")

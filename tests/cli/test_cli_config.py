@@ -87,3 +87,19 @@ def setting_row(setting: Setting) -> str:
 def test_the_settings_page_says_what_the_settings_are() -> None:
     rows = [line for line in (DOCS / "settings.md").read_text().splitlines() if line.startswith("| `")]
     assert rows == [setting_row(setting) for setting in config.settings_table()]
+
+
+@pytest.mark.parametrize(
+    ("links", "said"),
+    [
+        ('[[links]]\npeer = "http://x"', "links: number 1: peer must be the address of a relay"),
+        ('[[links]]\npeer = "ws://x"\nscope = { author = ["a"] }', "unknown scope field 'author'"),
+        ('[[links]]\npeer = "ws://x"\n[[links]]\npeer = "ws://x"', "two are named 'x'"),
+        ('[[links]]\npeer = "ws://x"\ndirection = "up"', "links[0].direction"),
+        ('[[links]]\nname = "x"', "missing required field `peer`"),
+    ],
+)
+def test_config_check_says_what_is_wrong_with_a_link(run: Callable[..., Result], links: str, said: str) -> None:
+    Path("a.toml").write_text(links)
+    result = run("config", "check", "--config", "a.toml", "--json")
+    assert said in answer(result, Exit.FOUND_WRONG)["problems"][0]

@@ -178,7 +178,7 @@ def test_every_metric_of_a_running_node_is_in_the_metrics_reference(node: Node):
     served = node.http("GET", "/metrics").text
     names = {name for name in re.findall(r"^# TYPE (\w+) ", served, re.MULTILINE) if not name.endswith("_created")}
     assert len(names) >= 16
-    documented = set(re.findall(r"^\| `(anabranch_\w+)` \|", METRICS, re.MULTILINE))
+    documented = set(re.findall(r"^\| `((?:anabranch|sync)_\w+)` \|", METRICS, re.MULTILINE))
     assert names == documented
 
 

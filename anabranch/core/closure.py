@@ -1,0 +1,65 @@
+"""Closure: what an operation needs, and the order in which nothing comes before what it needs.
+
+A family says what its operations depend on. Snapshots and revisions apply in any order, so they need nothing; parents
+before their revisions is only the better order to send them in: a relay in between never shows a false head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from anabranch.core.nostr import Event
+from anabranch.core.operation import Operation
+from anabranch.core.revisions import GIFT_WRAP
+
+T = TypeVar("T")
+
+
+class Dependency(msgspec.Struct, frozen=True):
+    """A hard dependency: without the operation of this id, of that class, another cannot be applied."""
+
+    kind: str
+    id: str
+
+
+def dependencies(operation: Operation) -> tuple[Dependency, ...]:
+    """What must be here before an operation is. None of today's families asks for anything."""
+    return ()
+
+
+def dependencies_first(
+    items: Sequence[T], name: Callable[[T], Hashable], needs: Callable[[T], Iterable[Hashable]]
+) -> list[T]:
+    """The same items, none before one that it needs and that is among them; otherwise in the order they are in."""
+    waiting = {name(item): item for item in items}
+    ordered: list[T] = []
+    for item in items:
+        path = [item]
+        while path:
+            at = path[-1]
+            before = [waiting[need] for need in needs(at) if need in waiting and need != name(at)]
+            if name(at) not in waiting:
+                path.pop()
+            elif before and len(path) <= len(items):  # names are hashes of what came before: no cycle but a lie
+                path.append(before[0])
+            else:
+                ordered.append(waiting.pop(name(at)))
+                path.pop()
+    return ordered
+
+
+def sending_order(events: Sequence[Event]) -> list[Event]:
+    """Events in the order in which a peer is best given them: a revision after its parents."""
+    return dependencies_first(events, _name, _needs)
+
+
+def _name(event: Event) -> Hashable:
+    revision = event.first("r") if event.kind == GIFT_WRAP else None
+    return (event.id, "") if revision is None else (event.first("d"), revision)
+
+
+def _needs(event: Event) -> Iterable[Hashable]:
+    return ((event.first("d"), parent) for parent in event.values("prev")) if event.kind == GIFT_WRAP else ()

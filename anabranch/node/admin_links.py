@@ -1,0 +1,60 @@
+"""The admin API of links: add, list, show, explain, pause, resume, repair, reset, remove."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from anabranch.node.http import Answer, Request, json_answer
+from anabranch.replicate.links import LinkError, NoSuchLink, spec_of
+
+if TYPE_CHECKING:
+    from anabranch.node.main import Node
+
+VERBS = ("pause", "resume", "repair", "reset")
+_NOT_ALLOWED = json_answer({"error": "method not allowed"}, 405)
+_NOT_FOUND = json_answer({"error": "not found"}, 404)
+
+
+async def answer(node: Node, request: Request, path: str, body: dict[str, Any]) -> Answer:
+    """`path` is what follows /admin/links."""
+    name, _, verb = path.strip("/").partition("/")
+    name = unquote(name)
+    try:
+        if not name:
+            return await _all(node, request, body)
+        node.links.find(name)
+        if not verb:
+            return await _one(node, request, name)
+        if verb == "explain":
+            return json_answer(await node.links.explain(name)) if request.method == "GET" else _NOT_ALLOWED
+        if verb not in VERBS:
+            return _NOT_FOUND
+        if request.method != "POST":
+            return _NOT_ALLOWED
+        await node.links.command(name, verb)
+        return json_answer(node.links.describe(name))
+    except NoSuchLink as error:
+        return json_answer({"error": str(error)}, 404)
+    except LinkError as error:
+        return json_answer({"error": str(error)}, 400)
+
+
+async def _all(node: Node, request: Request, body: dict[str, Any]) -> Answer:
+    if request.method == "GET":
+        return json_answer({"links": [node.links.describe(name) for name in sorted(node.links.links)]})
+    if request.method != "POST":
+        return _NOT_ALLOWED
+    link = await node.links.add(spec_of(body))
+    return json_answer(node.links.describe(link.spec.name), 201)
+
+
+async def _one(node: Node, request: Request, name: str) -> Answer:
+    if request.method == "GET":
+        return json_answer(await node.links.show(name))
+    if request.method != "DELETE":
+        return _NOT_ALLOWED
+    if node.links.find(name).spec.origin == "config":
+        raise LinkError(f"the link {name!r} stands in the settings file: take it out there, then send SIGHUP")
+    await node.links.remove(name)
+    return json_answer({"removed": True, "name": name})

@@ -1,0 +1,183 @@
+"""Applying what a peer sent: our own rules, then proof, then one transaction with the checkpoint.
+
+Nothing is stored unproven. What our rules refuse becomes a dead letter, with its reason; what is known already, in
+whatever form, or superseded, is declined. A page with a forged event stores nothing at all and moves nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol, TypeVar
+
+import msgspec
+
+from anabranch.core import nostr
+from anabranch.core.checkpoint import Blocked, Checkpoint
+from anabranch.core.closure import dependencies
+from anabranch.core.filter import Filter
+from anabranch.core.negentropy import Items
+from anabranch.core.nostr import Event, Invalid
+from anabranch.core.operation import Operation, Unsupported
+from anabranch.core.token import Log
+from anabranch.replicate.effects import Applied, Apply, Arrival
+from anabranch.store.contract import (
+    Advance,
+    DeadLetter,
+    LinkChange,
+    Offer,
+    Outcome,
+    Reader,
+    Refused,
+    Stored,
+    StoreError,
+    Writer,
+)
+
+T = TypeVar("T")
+
+
+class Host(Protocol):
+    """What a node gives to its links."""
+
+    @property
+    def log(self) -> Log: ...
+    async def read(self, read: Callable[[Reader], T]) -> T: ...
+    async def write(self, job: Callable[[Writer], T]) -> T: ...
+    async def items(self, filter: Filter) -> tuple[Items, Log]:
+        """What we have of a filter, and our log as it was before that was read."""
+        ...
+
+    async def prove(self, proofs: bytes) -> bytes | None:
+        """One byte a proof; None when they could not be checked."""
+        ...
+
+    def operation(self, event: Event, raw: bytes) -> Operation:
+        """The operation that an event is under the node's own rules. Raises `Invalid` and `Unsupported`."""
+        ...
+
+    def store(self, offers: Sequence[Offer], advance: Advance) -> Awaitable[list[Outcome]]:
+        """Append a proven group, and publish it. Raises `StoreError`."""
+        ...
+
+
+class _Fit(msgspec.Struct):
+    """What of a page our rules take, and what is wrong with the rest."""
+
+    offers: list[Offer]
+    places: list[int]
+    refused: list[tuple[str, str]]
+    blocked: dict[int, Blocked]
+
+
+class Page:
+    """One page on its way to the disk: `prove` may run while others are stored, `store` in order."""
+
+    def __init__(self, host: Host, link: str, echo_for: tuple[str, ...], at: int, asked: Apply) -> None:
+        self._host = host
+        self._link = link
+        self._echo_for = echo_for
+        self._at = at
+        self._asked = asked
+        self._fit = _Fit([], [], [], {})
+        self._forged: tuple[str, ...] = ()
+        self._written: Checkpoint | None = None
+
+    @property
+    def number(self) -> int:
+        return self._asked.number
+
+    @property
+    def count(self) -> int:
+        return len(self._asked.arrivals)
+
+    async def prove(self) -> None:
+        """Raises `StoreError` when it could not be checked: that is never a yes."""
+        self._fit = _fit(self._host, self._asked.arrivals)
+        if self._fit.offers:
+            proofs = b"".join([nostr.proof(offer.operation.event) for offer in self._fit.offers])
+            held = await self._host.prove(proofs)
+            if held is None:
+                raise StoreError("the signatures could not be checked")
+            if 0 in held:
+                pairs = zip(self._fit.offers, held, strict=True)
+                self._forged = tuple(offer.operation.event.id for offer, holds in pairs if not holds)
+
+    async def store(self, checkpoint: Checkpoint) -> Applied:
+        """`checkpoint` is where the link stands before this page."""
+        if self._forged:
+            return Applied(self.number, forged=self._forged)
+        await self._find_blocked()
+        outcomes = await self._host.store(self._fit.offers, lambda found: self._advance(checkpoint, found))
+        arrivals = self._asked.arrivals
+        stored = sum(isinstance(outcome, Stored) for outcome in outcomes)
+        declined = [
+            arrivals[place].event.id
+            for place, outcome in zip(self._fit.places, outcomes, strict=True)
+            if not isinstance(outcome, Stored)
+        ]
+        return Applied(
+            self.number,
+            stored,
+            (*declined, *(id for id, _ in self._fit.refused)),
+            blocked=tuple(self._fit.blocked.values()),
+            checkpoint=self._written,
+        )
+
+    async def _find_blocked(self) -> None:
+        """What needs something that is neither here nor in the page waits, and all that comes with tokens after it."""
+        needed = {
+            place: needs
+            for place, offer in zip(self._fit.places, self._fit.offers, strict=True)
+            if (needs := dependencies(offer.operation))
+        }
+        if not needed:
+            return
+        wanted = sorted({need.id for needs in needed.values() for need in needs})
+        here = await self._host.read(lambda reader: reader.known(wanted))
+        here |= {arrival.event.id for arrival in self._asked.arrivals}
+        for place, needs in needed.items():
+            if missing := next((need for need in needs if need.id not in here), None):
+                operation = self._asked.arrivals[place].event.id
+                why = "it is not here, and did not come with it"
+                self._fit.blocked[place] = Blocked(operation, missing.kind, missing.id, why)
+        kept = [
+            pair for pair in zip(self._fit.places, self._fit.offers, strict=True) if pair[0] not in self._fit.blocked
+        ]
+        self._fit.places, self._fit.offers = [place for place, _ in kept], [offer for _, offer in kept]
+
+    def _advance(self, checkpoint: Checkpoint, outcomes: Sequence[Outcome]) -> LinkChange:
+        """Within the transaction: how far the link has come, what not to send back, and what is refused."""
+        tokens, blocked = [], []
+        for place, arrival in enumerate(self._asked.arrivals):
+            if arrival.token is not None:
+                tokens.append(arrival.token)
+                blocked.append(self._fit.blocked.get(place))
+        if self._asked.through is not None:
+            tokens.append(self._asked.through)
+            blocked.append(None)
+        self._written = checkpoint.settle(tokens, blocked) if tokens else None
+        refused = list(self._fit.refused)
+        for place, outcome in zip(self._fit.places, outcomes, strict=True):
+            if isinstance(outcome, Refused):
+                refused.append((self._asked.arrivals[place].event.id, f"{outcome.code}: {outcome.reason}"))
+        return LinkChange(
+            self._link,
+            pull=self._written,
+            echoes=tuple(outcome.position for outcome in outcomes if isinstance(outcome, Stored)),
+            echo_for=self._echo_for,
+            dead=tuple(DeadLetter("pull", id, reason, self._at) for id, reason in refused),
+        )
+
+
+def _fit(host: Host, arrivals: Sequence[Arrival]) -> _Fit:
+    fit = _Fit([], [], [], {})
+    for place, arrival in enumerate(arrivals):
+        try:
+            operation = host.operation(arrival.event, arrival.raw)
+        except (Invalid, Unsupported) as error:
+            fit.refused.append((arrival.event.id, f"our rules: {error}"))
+            continue
+        if not operation.ephemeral:
+            fit.offers.append(Offer(operation))
+            fit.places.append(place)
+    return fit

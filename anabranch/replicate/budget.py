@@ -1,0 +1,42 @@
+"""How much all links of a node may hold at once: bytes in memory, and pages under way.
+
+A link reads on as long as it holds little, however much the others do, so none starves; beyond that it waits until
+there is room. A slow disk so stops the sockets, and with them the peers, and memory stays where it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+LINK_BYTES_MAX = 8 << 20
+LINK_BYTES_MIN = 64 << 10
+BYTES_MAX = 64 << 20
+PAGES_AT_ONCE = 8
+
+
+class Budget:
+    def __init__(self, bytes_max: int = BYTES_MAX) -> None:
+        self.held = 0
+        self.turn = asyncio.Semaphore(PAGES_AT_ONCE)
+        """Whose page is proven now."""
+        self._bytes_max = bytes_max
+        self._waiting: dict[asyncio.Event, None] = {}
+
+    def hold(self, size: int) -> None:
+        self.held += size
+        if size < 0 and self._waiting and self.held < self._bytes_max:
+            for event in self._waiting:
+                event.set()
+            self._waiting.clear()
+
+    def share_of_one(self) -> int:
+        """How much one link may hold just now."""
+        return LINK_BYTES_MAX if self.held < self._bytes_max else LINK_BYTES_MIN
+
+    async def wait(self, room: asyncio.Event) -> None:
+        """Until the link holds less, or all of them do."""
+        self._waiting[room] = None
+        try:
+            await room.wait()
+        finally:
+            self._waiting.pop(room, None)

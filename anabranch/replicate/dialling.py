@@ -1,0 +1,115 @@
+"""Dialling a peer: its information document (NIP-11), then a websocket, within a time that is set beforehand.
+
+The information comes first: what it says of the log's tip was true before the connection could bring anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from typing import Any
+from urllib.parse import urlsplit
+
+import h11
+import msgspec
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
+from websockets.frames import CloseCode
+
+CONNECT_SECONDS = 15.0
+INFORMATION_BYTES_MAX = 1 << 20
+MESSAGE_BYTES_MAX = 4 << 20
+MESSAGES_AHEAD = 4  # that the socket reads before they are taken
+PING_SECONDS = 20.0
+_object = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+class Unreachable(Exception):
+    """There is no connection to be had; the text says why, for people."""
+
+
+async def dial(url: str) -> tuple[dict[str, Any], ClientConnection]:
+    """What the peer says of itself, {} where it says nothing that can be read, and an open connection."""
+    try:
+        async with asyncio.timeout(CONNECT_SECONDS):
+            information = await _information(url)
+            connection = await connect(
+                url,
+                proxy=None,
+                compression=None,
+                open_timeout=None,
+                ping_interval=PING_SECONDS,
+                ping_timeout=PING_SECONDS,
+                close_timeout=1.0,
+                max_size=MESSAGE_BYTES_MAX,
+                max_queue=MESSAGES_AHEAD,
+            )
+    except TimeoutError:
+        raise Unreachable(f"no connection within {CONNECT_SECONDS:g} s") from None
+    except ConnectionRefusedError:
+        raise Unreachable("nothing answers at this address") from None
+    except (OSError, InvalidHandshake, InvalidURI, ConnectionClosed, EOFError) as error:
+        raise Unreachable(f"no connection: {error}" if str(error) else "no connection") from None
+    return information, connection
+
+
+async def _information(url: str) -> dict[str, Any]:
+    parts = urlsplit(url)
+    secure = ssl.create_default_context() if parts.scheme == "wss" else None
+    port = parts.port or (443 if secure else 80)
+    reader, writer = await asyncio.open_connection(parts.hostname, port, ssl=secure)
+    try:
+        target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        request = h11.Request(
+            method="GET",
+            target=target,
+            headers=[("Host", parts.netloc), ("Accept", "application/nostr+json"), ("Connection", "close")],
+        )
+        http = h11.Connection(h11.CLIENT)
+        writer.write((http.send(request) or b"") + (http.send(h11.EndOfMessage()) or b""))
+        return await _answer(http, reader)
+    finally:
+        writer.close()
+
+
+async def _answer(http: h11.Connection, reader: asyncio.StreamReader) -> dict[str, Any]:
+    """The document; {} where the peer answers with something else, or hangs up without a word as some relays do.
+
+    An answer that is cut short is no answer: what a peer is must not hang on where a connection broke.
+    """
+    body, heard = bytearray(), 0
+    while not isinstance(event := _next(http, heard), h11.EndOfMessage):
+        if event is None:
+            return {}
+        if event is h11.NEED_DATA:
+            data = await reader.read(65_536)
+            heard += len(data)
+            http.receive_data(data)
+        elif isinstance(event, h11.Response) and event.status_code != 200:
+            return {}
+        elif isinstance(event, h11.Data):
+            body += event.data
+            if len(body) > INFORMATION_BYTES_MAX:
+                return {}
+    try:
+        return _object(bytes(body))
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return {}
+
+
+def _next(http: h11.Connection, heard: int) -> Any:
+    """The next event of an answer; None where it is none at all."""
+    try:
+        event = http.next_event()
+    except h11.RemoteProtocolError as error:
+        if heard and http.their_state is h11.ERROR and "closed" in str(error):
+            raise Unreachable("the connection broke off while the peer told about itself") from None
+        return None
+    return None if isinstance(event, h11.ConnectionClosed) else event
+
+
+def in_words(ended: ConnectionClosed) -> str:
+    if ended.sent is not None and ended.sent.code == CloseCode.MESSAGE_TOO_BIG:
+        return f"the peer sent a message of more than {MESSAGE_BYTES_MAX >> 20} MiB"
+    said = ended.rcvd
+    return f"the peer closed the connection: {said.code} {said.reason}".rstrip() if said else "the connection broke off"

@@ -1,0 +1,427 @@
+"""One link at work: the asyncio shell around the machine, which decides everything.
+
+One task carries out effects in order. A connection has a reader of its own, which stops reading while too much waits:
+in this link, or in all of them together. Pages are proven while others are stored, and stored in order. Whatever fails
+on the way (the network, the store) is told to the machine, and the task goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import msgspec
+from websockets.asyncio.client import ClientConnection
+from websockets.exceptions import ConnectionClosed
+
+from anabranch.core.changes import LogQuery
+from anabranch.core.checkpoint import Checkpoint
+from anabranch.core.closure import sending_order
+from anabranch.core.filter import Filter
+from anabranch.core.filter import parse as parse_filter
+from anabranch.core.nostr import Event
+from anabranch.core.scope import VALUES_MAX
+from anabranch.replicate import dialling
+from anabranch.replicate import effects as do
+from anabranch.replicate.applying import Host, Page
+from anabranch.replicate.budget import Budget
+from anabranch.replicate.dialling import Unreachable
+from anabranch.replicate.effects import Applied, Effect, Owed
+from anabranch.replicate.link import Link
+from anabranch.replicate.spec import LinkSpec, Timing
+from anabranch.store.contract import DeadLetter, LinkChange, LinkRecord, Reader, StoreError, Transition, Writer
+
+log = logging.getLogger(__name__)
+
+PAGES_AHEAD = 4
+TURN_COUNT = 500  # messages taken in before what they brought is applied
+OWED_BYTES = 1 << 20
+KNOWN_AT_ONCE = 10_000
+FAILURES_NOTED_SECONDS = 60  # between two writes that would only say that it failed once more
+STOP_SECONDS = 2.0
+_event = msgspec.json.Decoder(Event).decode
+
+
+class World(Protocol):
+    """What all links of a node share."""
+
+    @property
+    def host(self) -> Host: ...
+    @property
+    def budget(self) -> Budget: ...
+    @property
+    def clock(self) -> Callable[[], float]: ...
+    @property
+    def wall(self) -> Callable[[], int]: ...
+    @property
+    def share(self) -> Callable[[], float]: ...
+    @property
+    def timing(self) -> Timing: ...
+    def feeding(self, peer: str) -> tuple[str, ...]:
+        """The links that push to a peer."""
+        ...
+
+    def repaired(self, reason: str) -> None: ...
+    def blocked(self, kind: str) -> None: ...
+    def took(self, milliseconds: float) -> None: ...
+
+
+class Following:
+    def __init__(self, world: World, spec: LinkSpec, record: LinkRecord) -> None:
+        self.spec = spec
+        self.record = self._written = record
+        self.link = Link(spec, record, world.timing, world.share, world.wall)
+        self.changed = asyncio.Event()
+        """Set whenever something may be different; who waits clears it."""
+        self._world = world
+        self._host = world.host
+        self._todo: deque[Effect] = deque()
+        self._stirred = asyncio.Event()
+        self._socket: ClientConnection | None = None
+        self._reader: asyncio.Task[None] | None = None
+        self._dialling: asyncio.Task[None] | None = None
+        self._inbox: deque[bytes | str | Exception | tuple[dict[str, Any], ClientConnection]] = deque()
+        self._held = 0  # bytes in the inbox and in pages that are not on disk yet
+        self._room = asyncio.Event()
+        self._pages: deque[tuple[asyncio.Task[Applied], int, float]] = deque()
+        self._pull = record.pull  # as it is on disk
+        self._task = asyncio.create_task(self._run(), name=f"link {spec.name}")
+
+    # --- what others ask ---
+
+    def call(self, step: Callable[[Link, float], list[Effect]]) -> None:
+        """Something happened that concerns the machine."""
+        self._tell(step(self.link, self._now))
+        self._stirred.set()
+
+    def stir(self) -> None:
+        """Our own log has grown."""
+        if self.link.pusher is not None:
+            self.call(lambda link, now: link.wake(now))
+
+    async def stop(self) -> None:
+        """Let go of the peer; what is being stored is stored."""
+        self._task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._task
+        await self._hang_up()
+
+    # --- the loop ---
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self._turn()
+            except asyncio.CancelledError:
+                raise
+            except StoreError as error:
+                self._tell(self.link.not_applied(str(error), self._now))
+            except Exception as error:
+                log.exception("a link stumbled", extra=self._fields())
+                self._tell(self.link.lost(f"a fault of ours: {error!r}", self._now))
+
+    async def _turn(self) -> None:
+        """Carry out what is to be done, take in what has come, wait for more."""
+        while self._todo:
+            await self._perform(self._todo.popleft())
+        if self._collect() or self._take_in() or self._flush():
+            return
+        self.changed.set()
+        self._stirred.clear()
+        due = self.link.deadline
+        if due is not None and due <= self._world.clock():
+            self._tell(self.link.tick(self._now))
+            await asyncio.sleep(0)
+            return
+        waiting: list[asyncio.Future[Any]] = [asyncio.ensure_future(self._stirred.wait())]
+        if self._pages:
+            waiting.append(self._pages[0][0])
+        try:
+            await asyncio.wait(
+                waiting,
+                timeout=None if due is None else due - self._world.clock(),
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+        finally:
+            waiting[0].cancel()
+
+    @property
+    def _now(self) -> float:
+        return self._world.clock()
+
+    def _tell(self, effects: list[Effect]) -> None:
+        """The machine was told something, and this is what it asks for."""
+        self._todo.extend(effects)
+
+    def _take_in(self) -> bool:
+        """Hand what has come to the machine; not while too many pages wait for the disk."""
+        taken = 0
+        while self._inbox and taken < TURN_COUNT and len(self._pages) < PAGES_AHEAD and not self._todo:
+            said = self._inbox.popleft()
+            taken += 1
+            if isinstance(said, Exception):
+                self._tell(self.link.lost(_in_words(said), self._now))
+            elif isinstance(said, tuple):
+                self._connected(*said)
+            else:
+                self._hold(-len(said))
+                self._tell(self.link.heard(said, self._now))
+        return taken > 0
+
+    def _flush(self) -> bool:
+        """Nothing more has come for now: what is gathered is applied."""
+        if self._inbox:
+            return False
+        self._tell(self.link.flush(self._now))
+        return bool(self._todo)
+
+    def _collect(self) -> bool:
+        """Tell the machine of pages that are on disk, in order."""
+        collected = False
+        while self._pages and self._pages[0][0].done():
+            task, size, began = self._pages.popleft()
+            self._hold(-size)
+            collected = True
+            self._world.took((self._world.clock() - began) * 1_000)
+            if task.cancelled():
+                continue
+            if (error := task.exception()) is not None:
+                self._drop_pages()
+                self._tell(self.link.not_applied(str(error), self._now))
+                continue
+            result = task.result()
+            for blocked in result.blocked:
+                self._world.blocked(blocked.dependency)
+            self._tell(self.link.applied(result, self._now))
+        return collected
+
+    # --- effects ---
+
+    async def _perform(self, effect: Effect) -> None:
+        match effect:
+            case do.Send(message):
+                if self._socket is not None:
+                    await self._send(self._socket, message)
+            case do.Apply():
+                await self._apply(effect)
+            case do.Dial():
+                self._dialling = asyncio.create_task(self._dial())
+            case do.HangUp():
+                await self._hang_up()
+            case do.LoadItems(filter):
+                items, own = await self._host.items(parse_filter(dict(filter), VALUES_MAX))
+                self._tell(self.link.items(items, own, self._now))
+            case do.LoadUnknown(ids):
+                self._tell(self.link.unknown(await self._unknown(ids), self._now))
+            case do.LoadPayloads(ids):
+                found = await self._host.read(lambda reader: _payloads(reader, ids))
+                self._tell(self.link.payloads(found, self._now))
+            case do.LoadOwed(after, limit):
+                query, wall = LogQuery(self.spec.scope.parsed()), self._world.wall()
+                name = self.spec.name
+                owed = await self._host.read(lambda reader: _owed(reader, name, query, after, limit, wall))
+                self._tell(self.link.owed(owed, self._now))
+            case _:
+                await self._write_down(effect)
+
+    async def _unknown(self, ids: tuple[str, ...]) -> list[str]:
+        """In parts, so that no single look-up takes long."""
+        unknown: list[str] = []
+        for start in range(0, len(ids), KNOWN_AT_ONCE):
+            part = ids[start : start + KNOWN_AT_ONCE]
+            known = await self._host.read(lambda reader, part=part: reader.known(part))  # type: ignore[misc]
+            unknown += [id for id in part if id not in known]
+        return unknown
+
+    async def _write_down(self, effect: Effect) -> None:
+        name, wall = self.spec.name, self._world.wall()
+        match effect:
+            case do.SavePull(checkpoint):
+                await self._write(lambda w: w.note_link(LinkChange(name, pull=checkpoint)))
+                self._pull = checkpoint
+            case do.SavePush(checkpoint):
+                await self._write(lambda w: w.note_link(LinkChange(name, push=checkpoint)))
+            case do.Bury(id, reason):
+                letter = DeadLetter("push", id, reason, wall)
+                log.warning("an operation is refused for good", extra=self._fields(id=id, reason=reason))
+                await self._write(lambda w: w.note_link(LinkChange(name, dead=(letter,))))
+            case do.Forget():
+                await self._write(lambda w: w.forget_link(name))
+                self._pull = Checkpoint()
+            case do.Noted(code, why):
+                if code in ("gap", "overflow", "closure", "disorder", "diverged"):
+                    self._world.repaired(code)
+                if why != self.record.last_error or code != "stream_lost":
+                    log.info("a link was interrupted", extra=self._fields(errorCode=code, reason=why))
+                await self._save(last_failure_at=wall, last_error=why)
+            case do.Told(before, after, cue, why):
+                fields = self._fields(stateFrom=before, stateTo=after, errorCode=cue, reason=why)
+                log.info("a link is in another state", extra=fields)
+                live = {"last_success_at": wall, "last_error": None} if after == "live" else {}
+                await self._save(**live)
+                transition = Transition(wall, before, after, cue, why)
+                await self._write(lambda w: w.note_link(LinkChange(name, transition=transition)))
+
+    async def _write(self, job: Callable[[Writer], None]) -> None:
+        await self._host.write(job)
+
+    async def _save(self, **changes: Any) -> None:
+        """Write the record, unless it would only say once more that the peer is away: links may be many."""
+        link, before = self.link, self.record
+        self.record = msgspec.structs.replace(
+            before, state=link.state, unsure=link.unsure, failures=link.failures, **changes
+        )
+        record, written = self.record, self._written
+        news = (record.state, record.unsure, record.last_error) != (written.state, written.unsure, written.last_error)
+        if news or self._world.wall() - (written.last_failure_at or 0) >= FAILURES_NOTED_SECONDS:
+            self._written = record
+            await self._write(lambda w: w.save_link(record))
+
+    # --- pages ---
+
+    async def _apply(self, asked: do.Apply) -> None:
+        echo_for = self._world.feeding(self.spec.peer)
+        page = Page(self._host, self.spec.name, echo_for, self._world.wall(), asked)
+        before = self._pages[-1][0] if self._pages else None
+        size = sum(len(arrival.raw) for arrival in asked.arrivals)
+        self._hold(size)
+        work = asyncio.create_task(self._bring_to_disk(page, before))
+        self._pages.append((work, size, self._world.clock()))
+
+    async def _bring_to_disk(self, page: Page, before: asyncio.Task[Applied] | None) -> Applied:
+        async with self._world.budget.turn:
+            await page.prove()
+        if before is not None:
+            await asyncio.shield(before)
+        result = await page.store(self._pull)
+        self._pull = result.checkpoint or self._pull
+        return result
+
+    def _drop_pages(self) -> None:
+        for task, size, _ in self._pages:
+            task.cancel()
+            task.add_done_callback(_forget)
+            self._hold(-size)
+        self._pages.clear()
+
+    def _hold(self, size: int) -> None:
+        self._held += size
+        self._world.budget.hold(size)
+        self._room.set()
+
+    # --- the connection ---
+
+    async def _dial(self) -> None:
+        try:
+            self._inbox.append(await dialling.dial(self.spec.peer))
+        except Unreachable as error:
+            self._inbox.append(error)
+        except Exception as error:
+            self._inbox.append(Unreachable(f"no connection: {error}"))
+        self._stirred.set()
+
+    def _connected(self, information: dict[str, Any], socket: ClientConnection) -> None:
+        own, feed = self._host.log, information.get("changes_feed")
+        self._socket = socket
+        if isinstance(feed, dict) and feed.get("stream_id") == own.stream and feed.get("epoch") == own.epoch:
+            why = "this address leads to this very node, or to a copy of its log"
+            self._tell(self.link.lost(why, self._now))
+            return
+        self._reader = asyncio.create_task(self._read(socket))
+        self._tell(self.link.opened(information, self._now))
+
+    async def _read(self, socket: ClientConnection) -> None:
+        """Take messages off the socket as long as there is room for them."""
+        try:
+            while True:
+                while self._held >= self._world.budget.share_of_one():
+                    self._room.clear()
+                    await self._world.budget.wait(self._room)
+                message = await socket.recv(decode=False)
+                self._hold(len(message))
+                self._inbox.append(message)
+                self._stirred.set()
+        except ConnectionClosed as ended:
+            self._inbox.append(ended)
+            self._stirred.set()
+
+    async def _send(self, socket: ClientConnection, message: bytes) -> None:
+        """A peer that does not read is given up once our patience ends: the machine notices that no answer comes."""
+        with contextlib.suppress(ConnectionClosed, TimeoutError):
+            async with asyncio.timeout(self._world.timing.patience):
+                await socket.send(message, text=True)
+
+    async def _hang_up(self) -> None:
+        for task in (self._dialling, self._reader):
+            if task is not None:
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+        self._dialling = self._reader = None
+        await self._settle_pages()
+        for said in self._inbox:
+            if isinstance(said, bytes | str):
+                self._hold(-len(said))
+            elif isinstance(said, tuple):
+                said[1].transport.abort()
+        self._inbox.clear()
+        if self._socket is not None:
+            self._socket.transport.abort()
+            self._socket = None
+
+    async def _settle_pages(self) -> None:
+        """The page that is being stored is waited for, so that nothing is written behind our back; the others go."""
+        if self._pages:
+            first = self._pages[0][0]
+            for task, _, _ in list(self._pages)[1:]:
+                task.cancel()
+            await asyncio.wait([first])
+            self._drop_pages()
+
+    def _fields(self, **more: Any) -> dict[str, Any]:
+        """What a line of the log says of a link, in the seed's words."""
+        link = self.link
+        received, contiguous = link.pull.received, link.pull.contiguous
+        return {
+            "link": self.spec.name,
+            "tenantDid": self._host.log.stream,
+            "remoteEndpoint": self.spec.peer,
+            "scopeId": self.spec.scope.id,
+            "direction": str(self.spec.direction),
+            "token": received.position if received is not None else None,
+            "contiguousToken": contiguous.position if contiguous is not None else None,
+            **more,
+        }
+
+
+def _forget(task: asyncio.Task[Applied]) -> None:
+    """Nobody waits for it any more: what became of it is no news."""
+    if not task.cancelled():
+        task.exception()
+
+
+def _in_words(error: Exception) -> str:
+    return dialling.in_words(error) if isinstance(error, ConnectionClosed) else str(error)
+
+
+def _payloads(reader: Reader, ids: tuple[str, ...]) -> list[tuple[str, bytes]]:
+    selection = reader.select([Filter(ids=frozenset(ids))], len(ids), 0)
+    return _ordered([raw for _, raw in reader.payloads(selection.positions)])
+
+
+def _owed(reader: Reader, link: str, query: LogQuery, after: Any, limit: int, now: int) -> Owed:
+    page = reader.changes(query, after, None, limit, False, now, OWED_BYTES)
+    echoes = reader.echoes(link, after, page.complete_to)
+    raws = [entry.raw for entry in page.entries if entry.raw is not None and entry.position not in echoes]
+    return Owed(tuple(_ordered(raws)), page.complete_to, page.log)
+
+
+def _ordered(raws: list[bytes]) -> list[tuple[str, bytes]]:
+    """(id, bytes) in the order in which a peer is best given them."""
+    events = [_event(raw) for raw in raws]
+    by_id = {event.id: raw for event, raw in zip(events, raws, strict=True)}
+    return [(event.id, by_id[event.id]) for event in sending_order(events)]

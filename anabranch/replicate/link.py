@@ -1,0 +1,600 @@
+"""A link: peer × scope × direction, as a machine without I/O.
+
+    offline → dialling → [anchoring] → [reconciling] → tailing → streaming
+
+Calls come in (`opened`, `heard`, `tick`, the answers to `Load…` and `Apply`, the operator's words), effects go out. On
+a connection the link first looks whether its checkpoint holds: in the peer's log by stream, epoch and position, with a
+relay that tells none of these by an operation that it must still have. Where it does not, or there is none, the two
+are reconciled by digest. Then the stream is followed, and the digests are compared again; only when they are equal is
+the link live. From time to time they are compared once more: a peer that withholds something is found out.
+
+The checkpoint moves with the page it belongs to, in one transaction, through contiguous completion, within one log.
+A peer that breaks its word is named and left, and tried again after a pause that grows; nothing that it said moves the
+checkpoint. Only a link that was live for a while begins with the shortest pause again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from anabranch.core.checkpoint import Checkpoint
+from anabranch.core.negentropy import Items
+from anabranch.core.token import GAP_WORDS, START, Gap, GapReason, Log, ProgressToken, gap
+from anabranch.replicate import peers
+from anabranch.replicate.effects import (
+    Applied,
+    Apply,
+    Arrival,
+    Dial,
+    Effect,
+    Forget,
+    HangUp,
+    Noted,
+    Owed,
+    SavePull,
+    SavePush,
+    Send,
+    Told,
+)
+from anabranch.replicate.pauses import Pauses
+from anabranch.replicate.peers import Peer, PeerKind
+from anabranch.replicate.push import Pusher
+from anabranch.replicate.repair import Comparisons, Round, RoundFailed, Settled, Step, Verdict
+from anabranch.replicate.spec import LinkSpec, Timing
+from anabranch.replicate.states import TRANSITIONS, Cue, LinkState, Phase
+from anabranch.replicate.stream import Broken, Ended, Stream, is_lasting
+from anabranch.store.contract import LinkRecord
+from anabranch.wire import dialogue
+from anabranch.wire.dialogue import BOUNDS, Answer, Bounds
+from anabranch.wire.paging import ByIds
+from anabranch.wire.reconciliation import Method
+
+TEXT_MAX = 300
+RENEW_AFTER = 5_000  # messages to a plain relay on one connection
+
+
+class Link:
+    def __init__(
+        self,
+        spec: LinkSpec,
+        record: LinkRecord,
+        timing: Timing,
+        share: Callable[[], float],
+        wall: Callable[[], int],
+        bounds: Bounds = BOUNDS,
+    ) -> None:
+        """`record` is what the ledger knows; `share` is randomness between 0 and 1, `wall` the time in seconds."""
+        self.spec = spec
+        self.state = LinkState.PAUSED if record.state == LinkState.PAUSED else LinkState.INITIAL
+        self.pull, self.push = record.pull, record.push
+        self.unsure = record.unsure
+        self.last_error = record.last_error
+        self.last_notice: str | None = None
+        self.retry_at: float | None = 0.0
+        self.since: float | None = None
+        """When the state was last another one; None: not since the process began."""
+        self.verified_at: float | None = None
+        self.repairs = 0
+        self.gap: dict[str, Any] | None = None
+        """The last one that was met: what was asked for, what there was, and why that did not do."""
+        self.peer: Peer | None = None
+        self.phase = Phase.OFFLINE
+        self._timing = timing
+        self._share = share
+        self._wall = wall
+        self._bounds = bounds
+        self._wanted = spec.scope.parsed()
+        self._settled = Settled()
+        self._pages_only = False
+        self._silenced = 0  # connections that ended on the first message of negentropy
+        self._pauses = Pauses(timing, share)
+        self._names = 0
+        self._pages = 0
+        self._clear()
+
+    def _clear(self) -> None:
+        """What belongs to one connection."""
+        self.pusher: Pusher | None = None
+        self.round: Round | None = None
+        self._anchor: ByIds | None = None
+        self._sent = 0
+        self._epoch = ""
+        self._target: ProgressToken | None = None
+        self._own: ProgressToken | None = None  # where our log stood when our set was read
+        self._stream: Stream | None = None
+        self._witness = ""  # an operation that the peer has shown to have
+        self._under_way: dict[int, int] = {}
+        self._compare_at: float | None = None
+        self._comparisons = Comparisons()
+        self._patience_until: float | None = None
+
+    # --- what others ask ---
+
+    @property
+    def caught_up(self) -> bool:
+        """Live, the digests were equal, and nothing is under way in either direction."""
+        return self.state is LinkState.LIVE and self._quiet and self.phase is Phase.STREAMING
+
+    @property
+    def _quiet(self) -> bool:
+        return not (self._gathered or self._under_way) and (self.pusher is None or self.pusher.settled)
+
+    @property
+    def failures(self) -> int:
+        """Tries that failed since the link was last live for a while."""
+        return self._pauses.failures
+
+    @property
+    def _gathered(self) -> int:
+        return self._stream.count if self._stream is not None else 0
+
+    @property
+    def in_flight(self) -> int:
+        """Operations received and not yet answered for by the store, and given and not yet by the peer."""
+        return self._gathered + sum(self._under_way.values()) + (self.pusher.waiting if self.pusher else 0)
+
+    @property
+    def deadline(self) -> float | None:
+        """When `tick` is due, whatever else happens."""
+        if self.state is LinkState.PAUSED:
+            return None
+        if self.phase is Phase.OFFLINE:
+            return self.retry_at
+        compare_at = self._compare_at if self._may_compare else None
+        due = (self._patience_until, compare_at, self.pusher.resume_at if self.pusher else None)
+        return min((at for at in due if at is not None), default=None)
+
+    # --- the connection ---
+
+    def tick(self, now: float) -> list[Effect]:
+        if self.state is LinkState.PAUSED:
+            return []
+        if self.phase is Phase.OFFLINE:
+            if self.retry_at is None or now < self.retry_at:
+                return []
+            self.retry_at = None
+            self.phase = Phase.DIALLING
+            return [Dial()]
+        if self._patience_until is not None and now >= self._patience_until:
+            if not self._under_way:
+                return self._out_of_patience(now)
+            self._await(now)  # it is we who are slow
+        return self._go_on(self.pusher.tick(now) if self.pusher is not None else [], now)
+
+    def _out_of_patience(self, now: float) -> list[Effect]:
+        try:
+            effects = self.round.silence() if self.round is not None and self.round.awaits_peer else None
+        except RoundFailed:
+            effects = None
+        if effects is None:
+            doing = self.phase if self.round is None else self.round.step
+            return self.lost(f"no answer for {self._timing.patience:g} s while {doing}", now)
+        self._await(now)
+        return self._go_on(effects, now)
+
+    def opened(self, information: Mapping[str, Any], now: float) -> list[Effect]:
+        """The connection stands, and this is what the peer says of itself; {} where it says nothing."""
+        if self.phase is not Phase.DIALLING:
+            return []
+        self.peer = peers.identify(information, self.spec.peer, self.spec.scope)
+        self._await(now)
+        known = self.pull.contiguous
+        if not information and known is not None and not peers.is_plain(known.stream):
+            return self.lost("the peer told nothing about itself, and it had a log before", now)
+        if known is None or not known.message or self.unsure or peers.epoch(self.peer, known, 0) != known.epoch:
+            return self._go_on(self._begin(None, now), now)
+        self.phase = Phase.ANCHORING
+        self._anchor = ByIds([known.message], bounds=self._bounds, prefix=self._name("anchor"))
+        return self._go_on(_sent(self._anchor.start()), now)
+
+    def lost(self, reason: str, now: float) -> list[Effect]:
+        """The connection is gone, or is to go: what was not applied is forgotten, and it is tried again later."""
+        if self.phase is Phase.OFFLINE:
+            return []
+        if self.round is not None and self.round.step is Step.RECONCILING and not self.round.talked:
+            self._silenced += 1  # to hang up on NEG-OPEN is a refusal as well
+        effects = self._retreat(reason, now)
+        if self._pauses.exhausted and Cue.EXHAUSTED in TRANSITIONS[self.state]:
+            effects += self._turn(Cue.EXHAUSTED, reason, now)
+        return effects
+
+    def _retreat(self, reason: str, now: float, code: str = "stream_lost") -> list[Effect]:
+        """Hang up, and come back after a pause."""
+        reached = self.peer is not None and self.phase is not Phase.DIALLING
+        polls = self.state is LinkState.DEGRADED_POLL
+        self.retry_at = now + self._pauses.after_failure(now, polls=polls, reached=reached)
+        self.last_error = reason[:TEXT_MAX]
+        self._hang_up()
+        return [HangUp(), Noted(code, self.last_error)]
+
+    def _hang_up(self) -> None:
+        self.phase = Phase.OFFLINE
+        self._clear()
+
+    def _turn(self, cue: Cue, why: str, now: float) -> list[Effect]:
+        before, self.state = self.state, TRANSITIONS[self.state][cue]
+        if self.state is not before:
+            self.since = now
+        return [Told(before, self.state, cue, why[:TEXT_MAX])]
+
+    def _doubt(self, cue: Cue, why: str, now: float) -> list[Effect]:
+        """The checkpoint may not hold: compare on a new connection before anything else."""
+        self.unsure = True
+        self.repairs += self.state is not LinkState.REPAIRING
+        return [*self._retreat(why, now, cue), *self._turn(cue, why, now)]
+
+    def _await(self, now: float) -> None:
+        if self.phase is Phase.OFFLINE:
+            return
+        hurried = self.round is not None and self.round.hurried
+        self._patience_until = now + (self._timing.hurry if hurried else self._timing.patience)
+
+    def _name(self, what: str) -> str:
+        """Never the same twice: what is still under way for an old subscription concerns nobody."""
+        self._names += 1
+        return f"{what}-{self._names}-"
+
+    # --- where to begin ---
+
+    def _begin(self, missed: GapReason | None, now: float) -> list[Effect]:
+        """Resume from the checkpoint where it holds; otherwise compare first."""
+        assert self.peer is not None
+        known = self.pull.contiguous
+        self._epoch = peers.epoch(self.peer, known, self._wall())
+        if known is not None and self.spec.pulls and missed is None:
+            missed = peers.resume_gap(self.peer, self._epoch, known)
+        if missed in (GapReason.MESSAGE_MISMATCH, GapReason.TOKEN_TOO_NEW):
+            self._epoch = peers.epoch(self.peer, known, self._wall(), rewound=True)
+        if missed is not None:
+            self.unsure = True
+            self.repairs += 1
+            self._note_gap(missed)
+            why = GAP_WORDS[missed]
+            return [*self._turn(Cue.GAP, why, now), Noted(Cue.GAP, f"{missed}: {why}"), *self._reconcile(now)]
+        lacks = (self.spec.pulls and known is None) or (self.spec.pushes and self.push.contiguous is None)
+        if lacks or self.unsure or self.state in (LinkState.REPAIRING, LinkState.DEGRADED_POLL):
+            return self._reconcile(now)
+        return self._subscribe(now)
+
+    def _note_gap(self, missed: GapReason) -> None:
+        known = self.pull.contiguous
+        if self.peer is not None and known is not None:
+            found = Gap(known.position, self.peer.log.floor, self.peer.log.tip, missed)
+            self.gap = found.to_wire(self.peer.log, known)
+
+    def _reconcile(self, now: float) -> list[Effect]:
+        assert self.peer is not None
+        self.phase = Phase.RECONCILING
+        self._settled.clear()
+        self._target = peers.tip(self.peer, self._epoch, self._wall())
+        return self._start_round(now, closes=True)
+
+    def items(self, items: Items, log: Log, now: float) -> list[Effect]:
+        """The answer to `LoadItems`: our set, and our own log as it was before the set was read."""
+        if self.round is None or self.round.step is not Step.LOADING:
+            return []
+        self._own = ProgressToken(log.stream, log.epoch, log.tip)
+        if self.phase is Phase.RECONCILING and not len(items) and self._can_replay_all():
+            self.round = None  # with nothing here there is nothing to compare: the log itself is the shortest way
+            return self._go_on([*self._save_push(), *self._subscribe(now)], now)
+        self._await(now)
+        return self._in_round(lambda running: running.items(items), now)
+
+    def _can_replay_all(self) -> bool:
+        peer = self.peer
+        whole = peer is not None and peer.kind is PeerKind.LOG and gap(peer.log, START) is None
+        return whole and self.spec.pulls and self.pull.contiguous is None and not self.unsure
+
+    def _save_push(self) -> list[Effect]:
+        if not self.spec.pushes or self._own is None:
+            return []
+        self.push = Checkpoint.at(self._own)
+        return [SavePush(self.push)]
+
+    # --- comparing ---
+
+    def _start_round(self, now: float, closes: bool) -> list[Effect]:
+        assert self.peer is not None
+        refuses = self._pages_only or self.peer.reconciles is False or self._silenced >= 2
+        whole = not refuses or self.unsure or self.pull.contiguous is None or self.peer.kind is not PeerKind.PLAIN
+        self.round = Round(
+            self.spec.scope,
+            self._settled,
+            name=self._name("round"),
+            pulls=self.spec.pulls,
+            pushes=self.spec.pushes,
+            closes=closes,
+            negentropy=not refuses,
+            since=None if whole else peers.overlapping(self.pull.contiguous, self._wall()),
+            wall=self._wall(),
+            bounds=self._bounds,
+        )
+        self._compare_at = None
+        return self.round.begin()
+
+    def unknown(self, ids: Sequence[str], now: float) -> list[Effect]:
+        """The answer to `LoadUnknown`."""
+        return self._in_round(lambda running: running.unknown(ids), now) if self.round is not None else []
+
+    def payloads(self, operations: Sequence[tuple[str, bytes]], now: float) -> list[Effect]:
+        """The answer to `LoadPayloads`."""
+        return self._in_round(lambda running: running.payloads(operations), now) if self.round is not None else []
+
+    def _in_round(self, step: Callable[[Round], list[Effect]], now: float) -> list[Effect]:
+        assert self.round is not None
+        try:
+            effects = step(self.round)
+        except RoundFailed as failed:
+            return self._accuse(str(failed), now) if failed.accuses else self.lost(str(failed), now)
+        if self.round.awaits_peer:
+            self._await(now)
+        return self._go_on(effects, now)
+
+    def _accuse(self, what: str, now: float) -> list[Effect]:
+        return self._doubt(Cue.DISORDER, f"the peer is not to be trusted: it {what}", now)
+
+    def _round_done(self, now: float) -> list[Effect]:
+        done, self.round = self.round, None
+        assert done is not None and self.peer is not None
+        self._silenced = 0 if done.talked else self._silenced
+        self._pages_only = self._pages_only or done.method is Method.PAGES
+        if self.phase is Phase.RECONCILING:
+            return [*self._save_pull(), *self._save_push(), *self._subscribe(now)]
+        if self.pull.pending:
+            return self._doubt(Cue.CLOSURE, str(self.pull.pending[0].blocked), now)
+        verdict = self._comparisons.judge(done.open, done.missing)
+        if verdict is Verdict.EQUAL:
+            return self._verified(now)
+        if verdict is Verdict.UNCLEAR:
+            self._compare_at = now + self._timing.settle
+            return []
+        stays = self._comparisons.stays
+        if self.state is LinkState.LIVE:
+            return self._doubt(Cue.DIVERGED, f"the digests differ in {len(stays)} operations, and stay so", now)
+        return self._accuse(f"names {len(stays)} operations that it does not give or keep, {min(stays)} first", now)
+
+    def _save_pull(self) -> list[Effect]:
+        """After a repair: all that the peer had when we came is here."""
+        known, target = self.pull.contiguous, self._target
+        if not self.spec.pulls or target is None:
+            return []
+        position = target.position
+        if known is not None and known.domain == target.domain:
+            position = max(known.position, position)
+        self.pull = Checkpoint.at(ProgressToken(*target.domain, position, self._witness))
+        return [SavePull(self.pull)]
+
+    def _verified(self, now: float) -> list[Effect]:
+        self.verified_at = now
+        self.unsure = False
+        self._comparisons = Comparisons()
+        self._compare_at = now + self._timing.verify * (0.75 + self._share() / 2)
+        self._pauses.live(now)
+        self.last_error = None
+        if self.state is LinkState.LIVE:
+            return []
+        return self._turn(Cue.CAUGHT_UP, "", now)
+
+    # --- the stream ---
+
+    def _subscribe(self, now: float) -> list[Effect]:
+        assert self.peer is not None
+        self._await(now)
+        if not self.spec.pulls:
+            return self._follow(now)
+        resume = self.pull.contiguous
+        self.phase = Phase.TAILING
+        self._stream = Stream(self._name("stream"), self.peer, self._epoch, self._wanted, resume, self._wall)
+        return [Send(peers.request(self.peer, self.spec.scope, self._stream.name, resume, self._wall()))]
+
+    def _follow(self, now: float) -> list[Effect]:
+        """The stream is live: give what is owed, and compare."""
+        self.phase = Phase.STREAMING
+        self._compare_at = now
+        if not self.spec.pushes:
+            return []
+        self.pusher = Pusher(self.push, self._share)
+        return self.pusher.wake()
+
+    def heard(self, message: bytes | str, now: float) -> list[Effect]:
+        if self.phase in (Phase.OFFLINE, Phase.DIALLING):
+            return []
+        answer = dialogue.read(message)
+        if isinstance(answer, dialogue.Notice):
+            self.last_notice = answer.text
+        effects = self._hear(answer, now)
+        if effects is None:
+            return []
+        self._await(now)
+        return self._go_on(effects, now)
+
+    def _hear(self, answer: Answer, now: float) -> list[Effect] | None:
+        """None: nobody waits for it."""
+        if self._stream is not None and getattr(answer, "subscription", None) == self._stream.name:
+            return self._take(self._stream, answer, now)
+        if self._anchor is not None:
+            return self._hear_anchor(self._anchor, answer, now)
+        if self.round is not None:
+            try:
+                if (effects := self.round.hear(answer)) is not None:
+                    return effects
+            except RoundFailed as failed:
+                return self._accuse(str(failed), now) if failed.accuses else self.lost(str(failed), now)
+        return self.pusher.hear(answer, now) if self.pusher is not None else None
+
+    def _hear_anchor(self, anchor: ByIds, answer: Answer, now: float) -> list[Effect] | None:
+        effects = anchor.hear(answer)
+        if effects is None:
+            return None
+        if any(isinstance(effect, dialogue.Accuse | dialogue.Refuse) for effect in effects):
+            return self.lost("the peer does not answer a request by id", now)
+        if dialogue.Finish() not in effects:
+            return _sent(effects)
+        self._anchor = None
+        return [*_sent(effects), *self._begin(GapReason.MESSAGE_MISMATCH if anchor.missing else None, now)]
+
+    def _take(self, stream: Stream, answer: Answer, now: float) -> list[Effect]:
+        try:
+            stream.take(answer)
+        except Broken as broken:
+            return self._accuse(str(broken), now)
+        except Ended as ended:
+            return self._refused(str(ended), now)
+        if stream.replayed and self.phase is Phase.TAILING:
+            return [*self._flush_page(), *self._follow(now)]
+        full = stream.count >= self._timing.page_count or stream.bytes >= self._timing.page_bytes
+        return self._flush_page() if full else []
+
+    def _refused(self, reason: str, now: float) -> list[Effect]:
+        before = self._flush_page()  # what came before it was in order
+        for words, missed in (
+            ("checkpoint too old", GapReason.TOKEN_TOO_OLD),
+            ("checkpoint too new", GapReason.TOKEN_TOO_NEW),
+        ):
+            if reason.startswith(words):
+                self._note_gap(missed)
+                return [*before, *self._doubt(Cue.GAP, f"{missed}: {GAP_WORDS[missed]}", now)]
+        return [*before, *self.lost(f"the peer ended the stream: {reason or 'without a reason'}", now)]
+
+    # --- pages ---
+
+    def flush(self, now: float) -> list[Effect]:
+        """The end of what has arrived for now: it is applied without waiting for more."""
+        return self._go_on([*self._flush_page(), *self._flush_found(1)], now)
+
+    def _flush_page(self) -> list[Effect]:
+        page = self._stream.page() if self._stream is not None else None
+        return [] if page is None else [self._apply(*page)]
+
+    def _flush_found(self, least: int) -> list[Effect]:
+        if self.round is None or len(self.round.found) < least:
+            return []
+        found, self.round.found = self.round.found, []
+        self._witness = next((one.event.id for one in reversed(found) if is_lasting(one.event.kind)), self._witness)
+        if self.pull.pending:  # what was pending may have come once more, and what it waited for with it
+            tokens = {one.blocked.operation: one.token for one in self.pull.pending}
+            found = [Arrival(one.event, one.raw, tokens.get(one.event.id)) for one in found]
+        return [self._apply(tuple(found))]
+
+    def _apply(self, arrivals: tuple[Arrival, ...], through: ProgressToken | None = None) -> Apply:
+        self._pages += 1
+        self._under_way[self._pages] = len(arrivals)
+        return Apply(self._pages, arrivals, through)
+
+    def applied(self, result: Applied, now: float) -> list[Effect]:
+        """The answer to `Apply`: the page is on disk, and the checkpoint with it."""
+        if self._under_way.pop(result.number, None) is None:
+            return []  # of a connection that is gone; the ledger knows, and never goes back
+        if result.checkpoint is not None:
+            self.pull = result.checkpoint
+        for id in result.declined:
+            self._settled.decline(id)
+        if result.forged:
+            return self._accuse(f"sent the event {result.forged[0]}, whose signature does not hold", now)
+        if self.pull.overflows:
+            return self._doubt(Cue.OVERFLOW, f"{len(self.pull.pending)} operations wait for others", now)
+        if result.blocked and self.phase is Phase.RECONCILING:
+            return self._doubt(Cue.CLOSURE, str(result.blocked[0]), now)
+        return self._go_on([], now)
+
+    def not_applied(self, reason: str, now: float) -> list[Effect]:
+        """The store could not take a page; none after it was applied either."""
+        return [] if self.phase is Phase.OFFLINE else self._retreat(f"our own store: {reason}", now, "not_applied")
+
+    def _go_on(self, effects: list[Effect], now: float) -> list[Effect]:
+        """What follows from where things stand after a call."""
+        if self.phase is Phase.OFFLINE:
+            return effects
+        effects = [*effects, *self._flush_found(self._timing.page_count)]
+        done = self.round is not None and self.round.step is Step.DONE
+        if done:
+            effects += self._flush_found(1)
+        if done and not self._under_way:
+            effects += self._round_done(now)
+        if self.pusher is not None:
+            self.push = self.pusher.checkpoint
+        if self.pusher is not None and self.pusher.gap is not None:
+            return [*effects, *self._doubt(Cue.GAP, f"our own log: {self.pusher.gap.reason}", now)]
+        if self.pull.pending and self.phase is Phase.STREAMING and not self._under_way and self.round is None:
+            self._compare_at = now  # a comparison fetches what they wait for, if the peer has it
+        if self._may_compare and self._compare_at is not None and now >= self._compare_at:
+            effects += self._start_round(now, closes=self.state is not LinkState.LIVE or bool(self.pull.pending))
+        if self.phase is Phase.STREAMING and not self._awaits_peer:
+            self._patience_until = None
+        return self._renewed(effects, now)
+
+    def _renewed(self, effects: list[Effect], now: float) -> list[Effect]:
+        """Some relays answer only so many messages on one connection: take another one before, between two pages."""
+        self._sent += sum(isinstance(effect, Send) for effect in effects)
+        plain = self.peer is not None and self.peer.kind is PeerKind.PLAIN
+        if self._sent < RENEW_AFTER or not plain or self.phase is not Phase.STREAMING or self._awaits_peer:
+            return effects
+        self._hang_up()
+        self.retry_at = now
+        return [*effects, HangUp()]
+
+    @property
+    def _may_compare(self) -> bool:
+        """Whether nothing is under way that would show as a difference."""
+        return self._quiet and self.round is None and self.phase is Phase.STREAMING
+
+    @property
+    def _awaits_peer(self) -> bool:
+        in_round = self.round is not None and self.round.awaits_peer
+        return in_round or (self.pusher is not None and self.pusher.awaits_peer)
+
+    # --- pushing ---
+
+    def wake(self, now: float) -> list[Effect]:
+        """Our own log has grown."""
+        return self._go_on(self.pusher.wake(), now) if self.pusher is not None else []
+
+    def owed(self, owed: Owed, now: float) -> list[Effect]:
+        """The answer to `LoadOwed`."""
+        if self.pusher is None:
+            return []
+        effects = self.pusher.owed(owed)
+        if self.pusher.awaits_peer:
+            self._await(now)
+        return self._go_on(effects, now)
+
+    # --- the operator ---
+
+    def pause(self, now: float) -> list[Effect]:
+        if self.state is LinkState.PAUSED:
+            return []
+        self._hang_up()
+        self.retry_at = None
+        return [HangUp(), *self._turn(Cue.PAUSE, "", now)]
+
+    def resume(self, now: float) -> list[Effect]:
+        if self.state is not LinkState.PAUSED:
+            return self._at_once(now)
+        return [*self._turn(Cue.RESUME, "", now), *self._at_once(now)]
+
+    def repair(self, now: float) -> list[Effect]:
+        """Compare everything anew."""
+        if self.state is LinkState.PAUSED:
+            return []
+        self.unsure = True
+        self.repairs += 1
+        self._pages_only = False
+        self._hang_up()
+        return [HangUp(), *self._turn(Cue.REPAIR, "", now), *self._at_once(now)]
+
+    def reset(self, now: float) -> list[Effect]:
+        """Forget the checkpoints, and begin as if the link were new."""
+        self._hang_up()
+        self.pull = self.push = Checkpoint()
+        self.unsure = False
+        return [HangUp(), Forget(), *self._turn(Cue.RESET, "", now), *self._at_once(now)]
+
+    def _at_once(self, now: float) -> list[Effect]:
+        if self.phase is Phase.OFFLINE and self.state is not LinkState.PAUSED:
+            self.retry_at = now
+        return []
+
+
+def _sent(effects: Sequence[dialogue.Effect]) -> list[Effect]:
+    return [Send(effect.message) for effect in effects if isinstance(effect, dialogue.Send)]

@@ -1,0 +1,244 @@
+"""The links of a node: started from the ledger and the settings, commanded, described, and brought to an end.
+
+A link of the settings file stands for itself: it comes with the file and goes with it, and what stays the same is not
+touched when the file is read again. One that was added by command stays until it is removed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+
+from anabranch.core import canonical
+from anabranch.core.nostr import Invalid
+from anabranch.core.scope import Scope
+from anabranch.replicate.applying import Host
+from anabranch.replicate.budget import Budget
+from anabranch.replicate.explaining import described, explained
+from anabranch.replicate.following import Following
+from anabranch.replicate.link import Link
+from anabranch.replicate.measuring import Measures
+from anabranch.replicate.spec import Direction, LinkSpec, Timing
+from anabranch.store.contract import LinkRecord
+from anabranch.wire.address import normalised
+
+LINKS_MAX = 10_000
+SPREAD_SECONDS = 0.01  # between the first tries of links, so that many do not dial at once
+USUAL = Timing()
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+class LinkError(ValueError):
+    """A command about a link cannot be carried out; the text says why and what to do."""
+
+
+class NoSuchLink(LinkError):
+    pass
+
+
+def spec_of(raw: Any, origin: str = "command") -> LinkSpec:
+    """The link that a decoded JSON or TOML value asks for; `LinkError` says what is wrong with it."""
+    if not isinstance(raw, dict):
+        raise LinkError("a link is an object with name, peer, direction and scope")
+    unknown = [name for name in raw if name not in ("name", "peer", "direction", "scope")]
+    if unknown:
+        raise LinkError(f"unknown field {str(unknown[0])[:32]!r}; a link has name, peer, direction and scope")
+    peer = normalised(raw["peer"]) if isinstance(raw.get("peer"), str) else None
+    if peer is None:
+        raise LinkError("peer must be the address of a relay, like wss://relay.example")
+    try:
+        direction = Direction(raw.get("direction", "pull"))
+        scope = Scope.parse(raw.get("scope", {}))
+    except Invalid as error:
+        raise LinkError(f"scope: {error}") from None
+    except ValueError:
+        raise LinkError('direction must be "pull", "push" or "both"') from None
+    name = raw.get("name") or _named_after(peer, scope)
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise LinkError("name must be 1 to 64 letters, digits, dots, dashes or underscores")
+    return LinkSpec(name, peer, scope, direction, origin)
+
+
+def _named_after(peer: str, scope: Scope) -> str:
+    host = re.sub(r"[^A-Za-z0-9.]+", "-", peer.partition("://")[2]).strip("-.")[:48]
+    return host if not scope.conditions() else f"{host}-{scope.id[:8]}"
+
+
+def _remembered(record: LinkRecord) -> LinkSpec:
+    scope = Scope.parse(canonical.decode(record.scope))
+    return LinkSpec(record.name, record.peer, scope, Direction(record.direction), record.origin)
+
+
+class Links:
+    """All links of one node; on the event loop's thread alone."""
+
+    def __init__(
+        self,
+        host: Host,
+        *,
+        clock: Callable[[], float],
+        wall: Callable[[], int],
+        share: Callable[[], float],
+        timing: Timing = USUAL,
+        measures: Measures | None = None,
+    ) -> None:
+        self.host = host
+        self.budget = Budget()
+        self.clock = clock
+        self.wall = wall
+        self.share = share
+        self.timing = timing
+        self.links: dict[str, Following] = {}
+        self._measures = measures
+        self._feeding: dict[str, tuple[str, ...]] = {}
+        self._stirring = False
+        if measures is not None:
+            measures.watch(self)
+
+    async def start(self, configured: Iterable[LinkSpec] = ()) -> None:
+        """Every link of the ledger and of the settings, as it stood when the node last ran."""
+        for number, record in enumerate(await self.host.read(lambda reader: reader.links())):
+            self._begin(_remembered(record), record)
+            self.links[record.name].link.retry_at = self.clock() + number * SPREAD_SECONDS
+        await self.configure(configured)
+
+    async def stop(self) -> None:
+        links, self.links = self.links, {}
+        await asyncio.gather(*(link.stop() for link in links.values()))
+
+    async def configure(self, configured: Iterable[LinkSpec]) -> dict[str, list[str]]:
+        """Make the links of the settings file what it says, and touch no other."""
+        wanted = {spec.name: spec for spec in configured}
+        changes: dict[str, list[str]] = {"added": [], "removed": [], "kept": []}
+        for name, link in list(self.links.items()):
+            if link.spec.origin == "config" and wanted.get(name) != link.spec:
+                await self.remove(name)
+                changes["removed"].append(name)
+        for name, spec in wanted.items():
+            if name in self.links and self.links[name].spec == spec:
+                changes["kept"].append(name)
+                continue
+            if name in self.links:  # it was added by command before
+                await self.remove(name)
+            await self.add(spec)
+            changes["added"].append(name)
+        return changes
+
+    def _begin(self, spec: LinkSpec, record: LinkRecord) -> None:
+        self.links[spec.name] = Following(self, spec, record)
+        self._note_feeding()
+
+    def _note_feeding(self) -> None:
+        feeding: dict[str, list[str]] = {}
+        for name, link in self.links.items():
+            if link.spec.pushes:
+                feeding.setdefault(link.spec.peer, []).append(name)
+        self._feeding = {peer: tuple(names) for peer, names in feeding.items()}
+
+    # --- commands ---
+
+    async def add(self, spec: LinkSpec) -> Following:
+        if spec.name in self.links:
+            raise LinkError(f"there is a link {spec.name!r} already; remove it first, or choose another name")
+        twin = (spec.peer, spec.scope, spec.direction)
+        for other in self.links.values():
+            if (other.spec.peer, other.spec.scope, other.spec.direction) == twin:
+                raise LinkError(f"the link {other.spec.name!r} has the same peer, scope and direction")
+        if len(self.links) >= LINKS_MAX:
+            raise LinkError(f"there are {LINKS_MAX} links already")
+        record = LinkRecord(
+            spec.name, spec.peer, spec.direction, spec.scope.canonical(), spec.origin, created_at=self.wall()
+        )
+        await self.host.write(lambda writer: writer.save_link(record))
+        self._begin(spec, record)
+        return self.links[spec.name]
+
+    async def remove(self, name: str) -> None:
+        """Let go of a link and of all that the ledger knows of it. What it brought stays."""
+        link = self.find(name)
+        del self.links[name]
+        self._note_feeding()
+        await link.stop()
+        await self.host.write(lambda writer: writer.delete_link(name))
+
+    async def command(self, name: str, verb: str) -> None:
+        """pause, resume, repair or reset."""
+        link = self.find(name)
+        if verb == "repair":
+            if link.link.state == "paused":
+                raise LinkError(f"the link {name!r} is paused; resume it first")
+            await self.host.write(lambda writer: writer.retry_dead_letters(name))
+        steps: dict[str, Callable[[Link, float], Any]] = {
+            "pause": Link.pause,
+            "resume": Link.resume,
+            "repair": Link.repair,
+            "reset": Link.reset,
+        }
+        link.call(steps[verb])
+
+    async def repair(self, name: str) -> None:
+        await self.command(name, "repair")
+
+    def find(self, name: str) -> Following:
+        if name not in self.links:
+            raise NoSuchLink(f"there is no link {name!r}; `anabranch link list` shows those there are")
+        return self.links[name]
+
+    # --- what links ask of each other and of the node ---
+
+    def published(self) -> None:
+        """Our own log has grown: those who feed others look at it, once in a turn of the loop."""
+        if self._feeding and not self._stirring:
+            self._stirring = True
+            asyncio.get_running_loop().call_soon(self._stir)
+
+    def _stir(self) -> None:
+        self._stirring = False
+        for link in list(self.links.values()):
+            link.stir()
+
+    def feeding(self, peer: str) -> tuple[str, ...]:
+        return self._feeding.get(peer, ())
+
+    def repaired(self, reason: str) -> None:
+        if self._measures is not None:
+            self._measures.repairs.labels(reason).inc()
+
+    def blocked(self, kind: str) -> None:
+        if self._measures is not None:
+            self._measures.closure_missing.labels(kind).inc()
+
+    def took(self, milliseconds: float) -> None:
+        if self._measures is not None:
+            self._measures.apply_latency.observe(milliseconds)
+
+    # --- what people ask ---
+
+    def describe(self, name: str) -> dict[str, Any]:
+        return described(self.find(name), self.clock(), self.wall(), self.host.log)
+
+    async def show(self, name: str) -> dict[str, Any]:
+        """A link, its dead letters and its last transitions."""
+        shown = self.describe(name)
+        dead, count, transitions = await self.host.read(
+            lambda reader: (
+                reader.dead_letters(name, 100),
+                reader.dead_letter_count(name),
+                reader.transitions(name),
+            )
+        )
+        return {
+            **shown,
+            "dead_letter_count": count,
+            "dead_letters": msgspec.to_builtins(dead),
+            "transitions": msgspec.to_builtins(transitions),
+        }
+
+    async def explain(self, name: str) -> dict[str, Any]:
+        """What a link waits for, since when, when it tries next, and what is probably the matter."""
+        count = await self.host.read(lambda reader: reader.dead_letter_count(name))
+        return explained(self.find(name), self.clock(), self.wall(), self.host.log, count)

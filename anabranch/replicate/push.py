@@ -1,0 +1,130 @@
+"""Pushing: our own log, read from the checkpoint, given to the peer page by page, acknowledged in full. No I/O.
+
+The checkpoint moves past a page when the peer has answered for all of it: taken, known already, or refused for good
+(a dead letter). What it refuses for now holds the checkpoint, and is sent again after a pause that grows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from anabranch.core.checkpoint import Checkpoint
+from anabranch.core.token import Gap, ProgressToken, token_gap
+from anabranch.replicate.effects import Bury, Effect, LoadOwed, Owed, SavePush, Send
+from anabranch.replicate.refusals import is_passing
+from anabranch.wire import dialogue
+from anabranch.wire.dialogue import Answer
+from anabranch.wire.publication import Publication
+
+PAGE = 500
+SKIPPED_MAX = 10_000  # positions without anything in scope, after which the checkpoint is written all the same
+PAUSE_MIN, PAUSE_MAX = 1.0, 60.0
+
+
+class Pusher:
+    """What is under way on one connection; a new connection has a new one."""
+
+    def __init__(self, checkpoint: Checkpoint, share: Callable[[], float]) -> None:
+        assert checkpoint.contiguous is not None
+        self.checkpoint = checkpoint
+        self.at: ProgressToken = checkpoint.contiguous
+        """How far all is answered for; the checkpoint on disk may be a little behind where nothing was in scope."""
+        self.gap: Gap | None = None
+        self.last_refusal: str | None = None
+        self.given = 0
+        self._share = share
+        self._page: dict[str, bytes] = {}
+        self._next: ProgressToken = self.at
+        self._publication: Publication | None = None
+        self._answers: Publication | None = None
+        self._loading = False
+        self._stale = True  # our log may have grown since it was looked at
+        self._pause = 0.0
+        self.resume_at: float | None = None
+
+    @property
+    def settled(self) -> bool:
+        """All that was there when our log was last looked at is answered for."""
+        return not (self._page or self._loading or self._stale or self.resume_at is not None)
+
+    @property
+    def awaits_peer(self) -> bool:
+        return self._publication is not None
+
+    @property
+    def waiting(self) -> int:
+        return len(self._page)
+
+    def wake(self) -> list[Effect]:
+        self._stale = True
+        return self._load()
+
+    def _load(self) -> list[Effect]:
+        if not self._stale or self._loading or self._page or self.gap is not None:
+            return []
+        self._loading, self._stale = True, False
+        return [LoadOwed(self.at.position, PAGE)]
+
+    def owed(self, owed: Owed) -> list[Effect]:
+        """The answer to `LoadOwed`."""
+        self._loading = False
+        self.gap = token_gap(owed.log, self.at)
+        if self.gap is not None:
+            return []
+        self._stale = self._stale or owed.complete_to < owed.log.tip
+        last = owed.entries[-1][0] if owed.entries else self.at.message
+        self._next = ProgressToken(owed.log.stream, owed.log.epoch, owed.complete_to, last)
+        self._page = dict(owed.entries)
+        return self._publish() if self._page else self._passed()
+
+    def _publish(self) -> list[Effect]:
+        self._publication = Publication(self._page.items())
+        return self._carry_out(self._publication.start())
+
+    def hear(self, answer: Answer, now: float) -> list[Effect] | None:
+        if self._publication is None:
+            return None
+        effects = self._publication.hear(answer)
+        if effects is None:
+            return None
+        carried = self._carry_out(effects)
+        return carried if self._publication is not None else [*carried, *self._answered(now)]
+
+    def _carry_out(self, effects: list[dialogue.Effect]) -> list[Effect]:
+        sent: list[Effect] = [Send(effect.message) for effect in effects if isinstance(effect, dialogue.Send)]
+        if any(isinstance(effect, dialogue.Finish) for effect in effects):
+            self._answers, self._publication = self._publication, None
+        return sent
+
+    def _answered(self, now: float) -> list[Effect]:
+        assert self._answers is not None
+        buried: list[Effect] = []
+        later: dict[str, bytes] = {}
+        self.given += len(self._answers.accepted)
+        for id, reason in self._answers.refused.items():
+            self.last_refusal = reason
+            if is_passing(reason):
+                later[id] = self._page[id]
+            else:
+                buried.append(Bury(id, reason))
+        self._page = later
+        if later:
+            self._pause = min(max(self._pause * 2, PAUSE_MIN), PAUSE_MAX)
+            self.resume_at = now + self._pause * (0.5 + self._share() / 2)
+            return buried
+        self._pause = 0.0
+        return [*buried, *self._passed(saves=True)]
+
+    def _passed(self, saves: bool = False) -> list[Effect]:
+        self.at = self._next
+        written = self.checkpoint.contiguous
+        if not saves and written is not None and self.at.position - written.position < SKIPPED_MAX:
+            return self._load()
+        self.checkpoint = Checkpoint.at(self.at)
+        return [SavePush(self.checkpoint), *self._load()]
+
+    def tick(self, now: float) -> list[Effect]:
+        if self.resume_at is None or now < self.resume_at:
+            return []
+        self.resume_at = None
+        return self._publish()

@@ -1,0 +1,254 @@
+"""One round of a repair: who lacks what, by digest; what we lack is fetched, what the peer lacks is given. No I/O.
+
+    loading → reconciling → asking → fetching → giving → done
+
+A round only compares what is open: what is here in any state, what our own rules decline, and what the peer has
+acknowledged or refused for good is settled. A round that found nothing open proves that the two are equal in the scope.
+`hear` answers None for what is not the round's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Any
+
+from anabranch.core.negentropy import Items
+from anabranch.core.scope import Scope
+from anabranch.replicate.effects import Arrival, Bury, Effect, LoadItems, LoadPayloads, LoadUnknown, Send
+from anabranch.replicate.refusals import is_passing
+from anabranch.wire import dialogue
+from anabranch.wire.dialogue import Answer, Bounds, Machine
+from anabranch.wire.paging import ByIds
+from anabranch.wire.publication import Publication
+from anabranch.wire.reconciliation import Method, Reconciliation
+
+GIVE_AT_ONCE = 200
+SETTLED_MAX = 500_000
+WITHHELD_MAX = 3  # rounds in a row in which a peer did not give what it named
+COMPARISONS_MAX = 6  # of two that are written to all the time, as long as nothing stays open
+
+
+class RoundFailed(Exception):
+    """The round cannot be brought to an end with this peer now. `accuses`: because it breaks its word."""
+
+    def __init__(self, reason: str, accuses: bool = False) -> None:
+        super().__init__(reason)
+        self.accuses = accuses
+
+
+class Step(StrEnum):
+    LOADING = "loading our own set"
+    RECONCILING = "comparing digests"
+    ASKING = "looking up what is here"
+    FETCHING = "fetching what we lack"
+    GIVING = "giving what the peer lacks"
+    DONE = "done"
+
+
+class Settled:
+    """What needs no more talk on this link: ours that the peer has answered for, the peer's that we do not take."""
+
+    def __init__(self) -> None:
+        self.given: set[str] = set()
+        self.declined: set[str] = set()
+
+    def clear(self) -> None:
+        self.given.clear()
+        self.declined.clear()
+
+    def give(self, id: str) -> None:
+        if len(self.given) < SETTLED_MAX:
+            self.given.add(id)
+
+    def decline(self, id: str) -> None:
+        if len(self.declined) < SETTLED_MAX:
+            self.declined.add(id)
+
+
+class Verdict(StrEnum):
+    EQUAL = "equal"
+    UNCLEAR = "unclear"
+    DIFFERENT = "different"
+
+
+class Comparisons:
+    """What rounds say one after the other: what was only on its way is equal the next time; what stays differs.
+
+    So does a peer that names something else each time, and never has it when it is asked for it.
+    """
+
+    def __init__(self) -> None:
+        self.stays: frozenset[str] = frozenset()
+        self._open: frozenset[str] = frozenset()
+        self._count = self._withheld = 0
+
+    def judge(self, open: frozenset[str], missing: Sequence[str]) -> Verdict:
+        """`open` is what a round found to differ; `missing` what of it the peer was asked for, and did not give."""
+        self.stays, self._open = open & self._open, open
+        self._count += 1
+        self._withheld = self._withheld + 1 if missing else 0
+        if self._withheld >= WITHHELD_MAX:
+            self.stays = frozenset(missing)
+        if self.stays:
+            return Verdict.DIFFERENT
+        return Verdict.UNCLEAR if open and self._count < COMPARISONS_MAX else Verdict.EQUAL
+
+
+class Round:
+    def __init__(
+        self,
+        scope: Scope,
+        settled: Settled,
+        *,
+        name: str,
+        pulls: bool,
+        pushes: bool,
+        closes: bool,
+        negentropy: bool,
+        since: int | None,
+        wall: int,
+        bounds: Bounds,
+    ) -> None:
+        """`closes`: fetch and give; otherwise only compare. `since`: only what was made from then on."""
+        self.step = Step.LOADING
+        self.found: list[Arrival] = []
+        """What has come and was not taken yet."""
+        self.open: frozenset[str] = frozenset()
+        """What was not equal, once it is known."""
+        self.missing: tuple[str, ...] = ()
+        """What the peer named and did not give."""
+        self.method: Method | None = None
+        self.talked = False  # the peer went along with negentropy
+        self.hurried = False  # it said something that looks like a refusal
+        self._scope = scope
+        self._settled = settled
+        self._name = name
+        self._pulls, self._pushes, self._closes = pulls, pushes, closes
+        self._negentropy = negentropy
+        self._filter: dict[str, Any] = {**scope.filter(), **({"since": since} if since else {})}
+        self._wall = wall
+        self._bounds = bounds
+        self._machine: Machine | None = None
+        self._need: list[str] = []
+        self._have: list[str] = []
+        self._brought: set[str] = set()  # by pages
+
+    def begin(self) -> list[Effect]:
+        return [LoadItems(self._filter)]
+
+    @property
+    def awaits_peer(self) -> bool:
+        return self._machine is not None
+
+    # --- our own side answers ---
+
+    def items(self, items: Items) -> list[Effect]:
+        self.step = Step.RECONCILING
+        reconciliation = Reconciliation(
+            self._filter,
+            items,
+            now=self._wall,
+            bounds=self._bounds,
+            negentropy=self._negentropy,
+            prefix=self._name,
+        )
+        return self._start(reconciliation)
+
+    def unknown(self, ids: Sequence[str]) -> list[Effect]:
+        self._need = [id for id in ids if id not in self._settled.declined]
+        self.open = frozenset(self._need).union(self._have)
+        if not self._closes:
+            return self._finish()
+        self.step = Step.FETCHING
+        return self._start(ByIds(self._need, self._scope.filter(), bounds=self._bounds, prefix=self._name))
+
+    def payloads(self, operations: Sequence[tuple[str, bytes]]) -> list[Effect]:
+        if not operations:
+            return self._give()
+        return self._start(Publication(operations))
+
+    # --- the peer answers ---
+
+    def hear(self, answer: Answer) -> list[Effect] | None:
+        if self._machine is None:
+            return None
+        if isinstance(answer, dialogue.NegMessage):
+            self.talked = True
+        effects = self._machine.hear(answer)
+        return None if effects is None else self._carry_out(effects)
+
+    def silence(self) -> list[Effect] | None:
+        """Nothing that mattered came in time. None: then the round has failed."""
+        effects = self._machine.silence() if self._machine is not None else None
+        if effects is None or any(isinstance(effect, dialogue.Reconnect) for effect in effects):
+            return None
+        return self._carry_out(effects)
+
+    def _start(self, machine: Machine) -> list[Effect]:
+        self._machine = machine
+        return self._carry_out(machine.start())
+
+    def _carry_out(self, effects: Sequence[dialogue.Effect]) -> list[Effect]:
+        ours: list[Effect] = []
+        for effect in effects:
+            match effect:
+                case dialogue.Send(message):
+                    ours.append(Send(message))
+                case dialogue.Found(event, raw):
+                    self._take(Arrival(event, raw))
+                case dialogue.Finish():
+                    ours += self._machine_finished()
+                case dialogue.Refuse(reason) | dialogue.Overflow(reason):
+                    raise RoundFailed(reason)
+                case dialogue.Accuse(reason):
+                    raise RoundFailed(reason, accuses=True)
+                case dialogue.Authenticate(reason):
+                    raise RoundFailed(reason)
+                case dialogue.Hurry():
+                    self.hurried = True
+                case dialogue.Reconnect():
+                    raise RoundFailed("it has to be tried on a new connection")
+        return ours
+
+    def _take(self, arrival: Arrival) -> None:
+        if self._closes and self._pulls:
+            self._brought.add(arrival.event.id)
+            self.found.append(arrival)
+
+    def _machine_finished(self) -> list[Effect]:
+        machine, self._machine = self._machine, None
+        if isinstance(machine, Reconciliation):
+            result = machine.result
+            self.method = result.method
+            self._have = [id for id in result.have if id not in self._settled.given] if self._pushes else []
+            need = [id for id in result.need if id not in self._brought] if self._pulls else []
+            self.step = Step.ASKING
+            return [LoadUnknown(tuple(need))]
+        if isinstance(machine, ByIds):
+            self.missing = tuple(machine.missing)
+            self.step = Step.GIVING
+            return self._give()
+        assert isinstance(machine, Publication)
+        return self._given(machine.accepted, machine.refused)
+
+    # --- giving ---
+
+    def _give(self) -> list[Effect]:
+        batch, self._have = self._have[:GIVE_AT_ONCE], self._have[GIVE_AT_ONCE:]
+        return [LoadPayloads(tuple(batch))] if batch else self._finish()
+
+    def _given(self, accepted: Sequence[str], refused: Mapping[str, str]) -> list[Effect]:
+        buried: list[Effect] = []
+        for id in accepted:
+            self._settled.give(id)
+        for id, reason in refused.items():
+            if is_passing(reason):
+                raise RoundFailed(f"it does not take {id} now: {reason}")
+            self._settled.give(id)
+            buried.append(Bury(id, reason))
+        return [*buried, *self._give()]
+
+    def _finish(self) -> list[Effect]:
+        self.step = Step.DONE
+        return []

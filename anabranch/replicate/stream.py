@@ -1,0 +1,108 @@
+"""The stream of a peer: what it sends, in order and in scope, gathered into pages with their tokens. No I/O.
+
+In a log positions ascend, each event is well-formed and in scope, and the end of the replay is said once. Whatever else
+comes is `Broken`: the peer does not keep to its own word. A plain relay has no positions: a time of our own that never
+goes back stands in their place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from anabranch.core import nostr
+from anabranch.core.filter import Filter
+from anabranch.core.token import Position, ProgressToken
+from anabranch.replicate.effects import Arrival
+from anabranch.replicate.peers import Peer
+from anabranch.wire.dialogue import Answer, Changed, Closed, EndOfStored, FeedError, Removed, Replayed, Stored
+from anabranch.wire.paging import checked
+
+
+class Broken(Exception):
+    """The peer broke its word; the text completes «it …»."""
+
+
+class Ended(Exception):
+    """The peer ended the stream, with its reason."""
+
+
+class Stream:
+    def __init__(
+        self,
+        name: str,
+        peer: Peer,
+        epoch: str,
+        wanted: Filter,
+        resume: ProgressToken | None,
+        wall: Callable[[], int],
+    ) -> None:
+        self.name = name
+        self.replayed = False
+        """What is stored has been sent: from here on it is live."""
+        self.count = self.bytes = 0
+        """Of the page."""
+        self._peer = peer
+        self._epoch = epoch
+        self._wanted = wanted
+        self._wall = wall
+        self._last = resume.position if resume is not None else Position(0)
+        self._message = resume.message if resume is not None else ""
+        self._page: list[Arrival] = []
+        self._through = False  # the peer has told how far it is complete, beyond the last arrival
+
+    def take(self, answer: Answer) -> None:
+        match answer:
+            case Changed(_, position, raw):
+                self._reach(position)
+                self._arrive(raw)
+            case Removed(_, position, _):  # it moves us on, and takes nothing away: what is gone there may stay here
+                self._reach(position)
+                self._through = True
+            case Stored(_, raw):
+                self._pass_time()
+                self._arrive(raw)
+            case Replayed(_, position):
+                if self.replayed or position < self._last:
+                    raise Broken(f"ended its replay at {position} after {self._last}")
+                self._last = Position(position)
+                self.replayed = self._through = True
+            case EndOfStored() if not self.replayed:
+                self._pass_time()
+                self.replayed = self._through = True
+            case FeedError(_, reason) | Closed(_, reason):
+                raise Ended(reason or "without a reason")
+
+    def _reach(self, position: int) -> None:
+        if position <= self._last:
+            raise Broken(f"went back to position {position} after {self._last}")
+        self._last = Position(position)
+
+    def _pass_time(self) -> None:
+        self._last = Position(max(self._wall(), self._last))
+
+    def _arrive(self, raw: bytes) -> None:
+        found = checked(raw, self._wanted)
+        if isinstance(found, str):
+            raise Broken(found)
+        event, kept = found
+        if is_lasting(event.kind):
+            self._message = event.id
+        self._page.append(Arrival(event, kept, self._token()))
+        self.count += 1
+        self.bytes += len(raw)
+
+    def _token(self) -> ProgressToken:
+        return ProgressToken(self._peer.log.stream, self._epoch, self._last, self._message)
+
+    def page(self) -> tuple[tuple[Arrival, ...], ProgressToken | None] | None:
+        """What has arrived since the last time, and how far the stream is complete beyond it; None: nothing."""
+        if not self._page and not self._through:
+            return None
+        arrivals, through = tuple(self._page), self._token() if self._through else None
+        self._page, self._through, self.count, self.bytes = [], False, 0, 0
+        return arrivals, through
+
+
+def is_lasting(kind: int) -> bool:
+    """Whether a relay that has an event of this kind may be held to it: nothing newer takes its place."""
+    return not (nostr.is_replaceable(kind) or nostr.is_addressable(kind) or nostr.is_ephemeral(kind))

@@ -1,0 +1,11 @@
+"""A world to break things in: production nodes, links and stores in virtual time, with everything that goes wrong.
+
+`run(seed)` lives one world to its end and says what was breached; `simulate(seeds)` many, and adds them up. The same
+seed is the same world. What is simulated is the outside: time, the network, disks, threads and processes. Inside runs
+the code that is shipped.
+"""
+
+from anabranch.sim.many import Summary, simulate
+from anabranch.sim.world import Outcome, run
+
+__all__ = ["Outcome", "Summary", "run", "simulate"]

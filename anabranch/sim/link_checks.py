@@ -1,0 +1,141 @@
+"""What must hold of links: no checkpoint ahead of what was applied, no echo, and «caught up» only where it is so."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from anabranch.core.scope import Scope
+from anabranch.core.token import Position, ProgressToken
+from anabranch.store.contract import LinkChange, LinkRecord, Offer, Outcome, Stored
+
+if TYPE_CHECKING:
+    from anabranch.sim.checks import Checks
+    from anabranch.sim.host import Host
+
+STREAM = "stream of "
+OLD_SECONDS = 60.0
+"""What was stored so long ago a comparison that ends now must have seen."""
+
+
+class LinkChecks:
+    def __init__(self, checks: Checks) -> None:
+        self._checks = checks
+        self.hosts: dict[str, Host] = {}
+        self.liars: set[str] = set()
+        self._origins: dict[tuple[str, str], str] = {}  # (host, id) → from whom it has it
+        self._records: dict[tuple[str, str], LinkRecord] = {}  # peer, scope and direction: they never change
+        self._at: dict[tuple[str, str], ProgressToken] = {}  # (host, link) → the checkpoint that was seen last
+
+    def booted(self, host: Host) -> None:
+        """What was checked before may have been put back."""
+        for key in [key for key in self._at if key[0] == host.name]:
+            del self._at[key]
+
+    def moved(
+        self, host: Host, change: LinkChange, offers: Sequence[Offer] = (), outcomes: Sequence[Outcome] = ()
+    ) -> None:
+        record = self._record(host, change.link)
+        if record is None:
+            return
+        peer = self.hosts.get(_host_of(record.peer))
+        if peer is None:
+            return
+        for offer, outcome in zip(offers, outcomes, strict=True):
+            if isinstance(outcome, Stored):
+                self._origins[host.name, offer.operation.event.id] = peer.name
+                self._checks.mark("pulled")
+        if change.transition is not None:
+            self._checks.mark(f"link {change.transition.after}: {change.transition.cue}")
+        if peer.name in self.liars:
+            return
+        if change.pull is not None and change.pull.contiguous is not None:
+            self._checkpoint(host, peer, record, change.pull.contiguous)
+        if change.push is not None and change.push.contiguous is not None:
+            self._answered(host, peer, record, change.push.contiguous)
+        if change.transition is not None and change.transition.after == "live" != change.transition.before:
+            self._caught_up(host, peer, record)
+
+    def _record(self, host: Host, link: str) -> LinkRecord | None:
+        key = host.name, link
+        if key not in self._records:
+            self._records.update({(host.name, one.name): one for one in host.store.open_reader().links()})
+        return self._records.get(key)
+
+    def _checkpoint(self, host: Host, peer: Host, record: LinkRecord, token: ProgressToken) -> None:
+        """All that the peer's log has up to the checkpoint is known here, or there is a reason."""
+        key = host.name, record.name
+        before = self._at.get(key)
+        self._at[key] = token
+        domain = token.stream, token.epoch
+        start = before.position if before is not None and (before.stream, before.epoch) == domain else Position(0)
+        if token.position < start:
+            self._checks.breach(
+                f"{host.name}: the checkpoint of {record.name} went back from {start} to {token.position}"
+            )
+        if frozenset((host.name, peer.name)) in host.network.disordered:
+            return  # what overtook it was applied before anybody could know; the comparison finds it
+        given = self._checks.logs.get(domain, {})
+        last = max(given, default=0) if token.position > 1_000_000 else token.position  # a time is no position
+        for at in range(start + 1, last + 1):
+            id = given.get(at)
+            if id is not None and self._lacks(host, peer, id, record):
+                self._checks.breach(
+                    f"{host.name}: {record.name} stands at {token.position} and has not {id[:8]} of {at}"
+                )
+
+    def _answered(self, host: Host, peer: Host, record: LinkRecord, token: ProgressToken) -> None:
+        """All of our own log up to the checkpoint is known to the peer, unless it has lost it since."""
+        key = host.name, f"{record.name} gives"
+        before = self._at.get(key)
+        self._at[key] = token
+        domain = token.stream, token.epoch
+        start = before.position if before is not None and (before.stream, before.epoch) == domain else Position(0)
+        given = self._checks.logs.get(domain, {})
+        for at in range(start + 1, token.position + 1):
+            id = given.get(at)
+            if id is not None and not self._checks.was_put_back(peer) and self._lacks(peer, host, id, record):
+                self._checks.breach(
+                    f"{host.name}: {record.name} has given all up to {token.position}, but not {id[:8]}"
+                )
+
+    def _caught_up(self, host: Host, peer: Host, record: LinkRecord) -> None:
+        """Two that say that they are equal have, both ways, what was there when they compared."""
+        ways = {"pull": [(host, peer)], "push": [(peer, host)], "both": [(host, peer), (peer, host)]}
+        for one, other in ways[record.direction]:
+            for id in self._checks.stored_before(other, OLD_SECONDS):
+                if self._lacks(one, other, id, record):
+                    self._checks.breach(
+                        f"{host.name}: {record.name} says it is equal, and {one.name} lacks {id[:8]} of {other.name}"
+                    )
+                    return
+
+    def _lacks(self, host: Host, peer: Host, id: str, record: LinkRecord) -> bool:
+        """Whether a host has not what its peer has to give, in scope, and nothing stands for it."""
+        checks = self._checks
+        if id in checks.holding[host.name] or not peer.process.alive or not host.process.alive:
+            return False
+        operation = checks.made.get(id)
+        if operation is None or not _scope(record).matches(operation) or not checks.retains(peer, id):
+            return False
+        return not checks.stands_for(host, id)
+
+    def offered(self, host: Host, source: str, id: str) -> None:
+        """A node gives an operation to another: never to the one it has it from."""
+        if self._origins.get((source, id)) == host.name and self._checks.retains(host, id):
+            self._checks.breach(f"{source} gave {id[:8]} back to {host.name}, from whom it has it")
+
+
+def _host_of(url: str) -> str:
+    return url.partition("://")[2].partition(":")[0].partition("/")[0]
+
+
+_scopes: dict[str, Scope] = {}
+
+
+def _scope(record: LinkRecord) -> Scope:
+    if record.scope not in _scopes:
+        _scopes[record.scope] = Scope.parse(msgspec.json.decode(record.scope))
+    return _scopes[record.scope]

@@ -1,0 +1,61 @@
+"""Many seeds, one after the other, added up."""
+
+from __future__ import annotations
+
+import gc
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from anabranch.node import now
+from anabranch.sim.faults import Fault
+from anabranch.sim.world import Outcome, run
+
+COLLECT_EVERY = 25  # seeds
+
+
+class Summary(msgspec.Struct):
+    """`divergences` counts the seeds in which something was breached; `failed` has them."""
+
+    seeds: int = 0
+    operations: int = 0
+    """Decided by a node: stored, known already, or refused; each once on every node that it came to."""
+    seconds: float = 0.0
+    divergences: int = 0
+    faults: dict[str, int] = {}
+    marks: dict[str, int] = {}
+    failed: list[Outcome] = []
+
+    @property
+    def never_fired(self) -> list[str]:
+        return [fault for fault in Fault if not self.faults.get(fault)]
+
+
+def simulate(seeds: Iterable[int], told: Callable[[Outcome], None] = lambda outcome: None) -> Summary:
+    """Run every seed, and tell of each when it is done."""
+    summary = Summary()
+    faults: Counter[str] = Counter(dict.fromkeys(map(str, Fault), 0))
+    marks: Counter[str] = Counter()
+    started = now.monotonic()
+    collecting = gc.isenabled()
+    gc.disable()  # worlds are thrown away whole; looking for cycles within one costs a tenth of the time
+    try:
+        for seed in seeds:
+            outcome = run(seed)
+            summary.seeds += 1
+            summary.operations += outcome.operations
+            faults.update(outcome.faults)
+            marks.update(outcome.marks)
+            if outcome.breaches:
+                summary.divergences += 1
+                summary.failed.append(outcome)
+            told(outcome)
+            if summary.seeds % COLLECT_EVERY == 0:
+                gc.collect()
+    finally:
+        if collecting:
+            gc.enable()
+    summary.seconds = now.monotonic() - started
+    summary.faults, summary.marks = dict(faults), dict(sorted(marks.items()))
+    return summary

@@ -1,0 +1,20 @@
+"""Addresses of relays: one spelling for one relay."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+
+def normalised(url: str) -> str | None:
+    """One spelling for one relay; None for what is no address of one."""
+    try:
+        parts = urlsplit(url.strip())
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        return None
+    if parts.scheme.lower() not in ("ws", "wss") or not host or parts.username or parts.fragment:
+        return None
+    shown = f"[{host}]" if ":" in host else host
+    usual = {"ws": 80, "wss": 443}[parts.scheme.lower()]
+    authority = shown if port in (None, usual) else f"{shown}:{port}"
+    return f"{parts.scheme.lower()}://{authority}{parts.path or '/'}" + (f"?{parts.query}" if parts.query else "")

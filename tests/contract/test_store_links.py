@@ -1,0 +1,113 @@
+"""The ledger of links: a page and its checkpoint are one, and what is written comes back."""
+
+import pytest
+from histories import filters, histories, operation, snapshot
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from stores import Opened, Stores
+
+from anabranch.core import changes
+from anabranch.core.changes import LogQuery
+from anabranch.core.checkpoint import Blocked, Checkpoint
+from anabranch.core.token import Position, ProgressToken
+from anabranch.store.contract import DeadLetter, LinkChange, LinkRecord, Offer, Stored, Transition
+
+LINK = LinkRecord("up", "ws://peer/", "both", created_at=5)
+
+
+def token(position: int) -> ProgressToken:
+    return ProgressToken("s", "e", Position(position), f"{position:064x}")
+
+
+def test_a_link_comes_back_as_it_was_saved_and_its_checkpoints_stay_when_it_is_saved_again(opened: Opened):
+    opened.writer.save_link(LINK)
+    pull = Checkpoint.at(token(7)).settle([token(9)], [Blocked("ab" * 32, "ancestry", "x", "not there")])
+    opened.writer.note_link(LinkChange("up", pull=pull, push=Checkpoint.at(token(3))))
+    opened.writer.save_link(LinkRecord("up", "ws://peer/", "both", state="live", created_at=5))
+    opened.reopen()
+    (found,) = opened.reader.links()
+    assert (found.state, found.pull, found.push) == ("live", pull, Checkpoint.at(token(3)))
+
+
+def test_a_page_and_its_checkpoint_are_on_disk_together_or_not_at_all(opened: Opened):
+    opened.writer.save_link(LINK)
+    offers = [Offer(operation(snapshot(content=str(number)))) for number in range(3)]
+
+    def fail(outcomes):
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        opened.writer.append(offers, 0, fail)
+    assert (opened.facts(), opened.reader.links()[0].pull) == ([], Checkpoint())
+
+    def advance(outcomes):
+        assert all(isinstance(outcome, Stored) for outcome in outcomes)
+        return LinkChange("up", pull=Checkpoint.at(token(len(outcomes))))
+
+    opened.writer.append(offers, 0, advance)
+    assert (len(opened.facts()), opened.reader.links()[0].pull) == (3, Checkpoint.at(token(3)))
+
+
+def test_an_echo_is_remembered_until_the_link_has_passed_it(opened: Opened):
+    opened.writer.save_link(LINK)
+    opened.writer.note_link(LinkChange("up", echoes=(Position(2), Position(5)), echo_for=("up", "nobody")))
+    assert opened.reader.echoes("up", Position(0), Position(9)) == {2, 5}
+    assert opened.reader.echoes("up", Position(2), Position(9)) == {5}
+    opened.writer.note_link(LinkChange("up", push=Checkpoint.at(token(4))))
+    assert opened.reader.echoes("up", Position(0), Position(9)) == {5}
+    assert opened.reader.echoes("nobody", Position(0), Position(9)) == set()
+
+
+def test_the_last_twenty_transitions_are_kept_and_dead_letters_until_they_are_tried_again(opened: Opened):
+    opened.writer.save_link(LINK)
+    for number in range(25):
+        opened.writer.note_link(LinkChange("up", transition=Transition(number, "live", "repairing", "gap")))
+    assert [one.at for one in opened.reader.transitions("up")] == list(range(5, 25))
+    dead = DeadLetter("push", "ab" * 32, "blocked: no", 1)
+    opened.writer.note_link(LinkChange("up", dead=(dead,)))
+    assert opened.reader.dead_letters("up") == [dead]
+    assert opened.writer.retry_dead_letters("up") == 1
+    assert opened.reader.dead_letter_count("up") == 0
+
+
+def test_a_removed_link_leaves_nothing_and_takes_nothing(opened: Opened):
+    opened.writer.save_link(LINK)
+    opened.writer.note_link(LinkChange("up", dead=(DeadLetter("push", "ab" * 32, "no", 1),)))
+    assert opened.writer.delete_link("up")
+    assert not opened.writer.delete_link("up")
+    opened.writer.note_link(LinkChange("up", pull=Checkpoint.at(token(1)), echoes=(Position(1),), echo_for=("up",)))
+    assert opened.reader.links() == []
+    assert opened.reader.dead_letters("up") == []
+    assert opened.reader.echoes("up", Position(0), Position(9)) == set()
+
+
+def test_what_is_known_is_known_in_every_state(opened: Opened):
+    here, gone = snapshot("A"), snapshot("B")
+    opened.append(here, gone)
+    opened.writer.remove([gone.id])
+    assert opened.reader.known([here.id, gone.id, "00" * 32]) == {here.id, gone.id}
+
+
+def test_a_log_feed_passes_over_the_positions_of_removals(opened: Opened):
+    gone, here = snapshot("A"), snapshot("B")
+    opened.append(gone, here)
+    opened.writer.remove([gone.id])
+    page = opened.reader.changes(LogQuery(), Position(0), None, 10)
+    assert ([entry.id for entry in page.entries], page.complete_to, page.log.tip) == ([here.id], 3, 3)
+    later = opened.reader.changes(LogQuery(), page.complete_to, None, 10)
+    assert (later.entries, later.complete_to) == ([], 3)
+
+
+@settings(max_examples=40)
+@given(data=st.data())
+def test_a_log_feed_carries_exactly_what_its_filter_matches(stores: Stores, data: st.DataObject):
+    events = data.draw(histories())
+    filter = data.draw(filters(events))
+    query = LogQuery(type(filter)(filter.ids, filter.authors, filter.kinds, tags=filter.tags))
+    with stores.open(events) as opened:
+        whole = opened.reader.changes(None, Position(0), None, 1_000)
+        page = opened.reader.changes(query, Position(0), None, 1_000)
+        by_id = {event.id: operation(event) for event in events}
+        wanted = [entry.id for entry in whole.entries if changes.matches(query, by_id[entry.id])]
+        assert [entry.id for entry in page.entries] == wanted
+        assert page.complete_to == whole.log.tip

@@ -1,0 +1,79 @@
+"""Links to relays that others wrote: nostr-sdk's (Rust, NIP-77) and nostr-relay (Python, without NIP-77)."""
+
+import asyncio
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from authors import Author
+from processes import Node
+from sdk_peers import running_relay
+from sockets import RelayClient
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "replicate"))
+sys.path.insert(0, str(Path(__file__).parents[2]))  # the benchmarks know how to install and start other relays
+from nodes import caught_up, explained, ids, link, shown
+
+from bench import peers
+
+
+async def wait(read: Callable[..., Any], *arguments: Any) -> Any:
+    """Wait without holding up the loop, which a relay may need."""
+    return await asyncio.to_thread(read, *arguments)
+
+
+async def until(condition: Callable[[], bool], node: Node) -> None:
+    for _ in range(400):
+        if await wait(condition):
+            return
+        await asyncio.sleep(0.05)
+    raise AssertionError(await wait(explained, node))
+
+
+async def follow_and_feed(node: Node, url: str, author: Author) -> None:
+    """Both ways, what is there and what comes."""
+    theirs = [author.event(content=f"theirs {number}") for number in range(620)]
+    ours = [author.event(content=f"ours {number}") for number in range(30)]
+    async with RelayClient.open(url) as there, RelayClient.open(node.url) as here:
+        await there.store(*theirs)
+        await here.store(*ours)
+        known = {event["id"] for event in theirs + ours}
+        await wait(lambda: link(node, url, direction="both", scope={"authors": [author.pubkey]}))
+        await wait(caught_up, node)
+        assert await wait(ids, node) == known
+        late = [author.event(content="late there"), author.event(content="late here")]
+        await there.store(late[0])
+        await here.store(late[1])
+        known |= {event["id"] for event in late}
+        await until(lambda: ids(node) == known, node)
+        for _ in range(200):
+            if await there.fetch(late[1]["id"]):
+                break
+            await asyncio.sleep(0.05)
+        assert await there.fetch(late[1]["id"]) == [late[1]["id"]]
+    assert (await wait(shown, node))["peer_kind"] == "plain"
+    assert (await wait(caught_up, node))["dead_letter_count"] == 0
+
+
+async def test_ours_follows_and_feeds_the_relay_of_nostr_sdk(start_node: Callable[..., Node], author: Author):
+    async with running_relay() as url:
+        await follow_and_feed(start_node(), url, author)
+
+
+@pytest.fixture
+def plain_relay() -> Iterator[str]:
+    relay = peers.NostrRelay()
+    try:
+        relay.version()
+        with relay.start() as running:
+            yield running.url
+    except peers.Unavailable as reason:
+        pytest.skip(str(reason))
+
+
+async def test_ours_follows_and_feeds_a_relay_without_negentropy(
+    plain_relay: str, start_node: Callable[..., Node], author: Author
+):
+    await follow_and_feed(start_node(), plain_relay, author)

@@ -1,0 +1,81 @@
+"""CHANGES in log mode: every operation of every family that a filter matches, in order, replayed and live."""
+
+import pytest
+from authors import Author, snapshot
+
+
+async def test_the_log_is_replayed_in_order_and_goes_on_live_with_every_family(start_node, connect, author):
+    node = start_node()
+    client = await connect(node)
+    first = [author.event(content="plain"), snapshot(author, "d", {"a": 1}), author.event(7, content="+")]
+    await client.store(*first)
+    feed = await client.changes({"mode": "log", "since": 0, "live": True}, sub="l")
+    assert feed.ids == [event["id"] for event in first]
+    assert feed.seqs == [1, 2, 3]
+    later = snapshot(author, "d", {"a": 2})
+    await client.store(later)
+    assert await client.next_change("l") == (4, later)
+
+
+async def test_only_what_the_filter_matches_is_carried_and_the_end_is_the_tip(start_node, connect, author):
+    node = start_node()
+    client = await connect(node)
+    other = Author.random()
+    tagged = author.event(content="tagged", tags=[["t", "x"]])
+    await client.store(author.event(content="1"), tagged, other.event(content="2"), author.event(7, content="+"))
+    for conditions, wanted in (
+        ({"authors": [other.pubkey]}, [3]),
+        ({"kinds": [7]}, [4]),
+        ({"#t": ["x"], "authors": [author.pubkey]}, [2]),
+        ({"ids": [tagged["id"]]}, [2]),
+        ({"kinds": []}, []),
+    ):
+        feed = await client.changes({"mode": "log", "since": 0, **conditions})
+        assert feed.seqs == wanted, conditions
+        assert feed.eose == 4
+
+
+async def test_a_removal_is_passed_over_and_the_feed_goes_on_beyond_its_position(start_node, connect, author):
+    client = await connect(start_node())
+    note, kept = author.event(content="note"), snapshot(author, "d", {"a": 1})
+    await client.store(note, kept)
+    await client.changes({"mode": "log", "since": 2, "live": True}, sub="l")
+    deletion = author.event(5, tags=[["e", note["id"]]])
+    await client.store(deletion)  # at 3, and the removal at 4
+    assert await client.next_change("l") == (3, deletion)
+    feed = await client.changes({"mode": "log", "since": 0})
+    assert (feed.ids, feed.seqs, feed.eose) == ([kept["id"], deletion["id"]], [2, 3], 4)
+    later = author.event(content="later")
+    await client.store(later)
+    assert await client.next_change("l") == (5, later)
+    assert (await client.changes({"mode": "log", "since": 4})).seqs == [5]
+
+
+@pytest.mark.parametrize(
+    ("filter", "said"),
+    [
+        ({"until": 5}, "a log feed ends at until_seq; it knows no until"),
+        ({"colour": ["red"]}, "unknown filter field 'colour'"),
+        ({"authors": ["me"]}, "authors must be lower-case hex of 64 characters"),
+        ({"since": 99}, "checkpoint too new: max_seq is 0"),
+    ],
+)
+async def test_what_is_no_log_feed_is_refused_in_words(start_node, connect, filter, said):
+    client = await connect(start_node())
+    feed = await client.changes({"mode": "log", **filter})
+    assert feed.error == said
+
+
+async def test_a_private_node_shows_the_log_only_to_those_it_belongs_to(start_node, connect, author):
+    node = start_node(env={"PRIVATE": "true"})
+    client = await connect(node)
+    challenge = await client.challenge()
+    for filter in ({}, {"authors": [author.pubkey]}):
+        assert (await client.changes({"mode": "log", **filter})).error.startswith("auth-required:")
+    assert (await client.authenticate(author, challenge, node.url)).accepted
+    mine = snapshot(author, "d", {"a": 1})
+    await client.store(mine)
+    assert (await client.changes({"mode": "log", "authors": [author.pubkey]})).ids == [mine["id"]]
+    stranger = Author.random().pubkey
+    assert (await client.changes({"mode": "log", "authors": [stranger]})).error.startswith("restricted:")
+    assert (await client.changes({"mode": "log"})).error.startswith("restricted:")

@@ -1,0 +1,57 @@
+"""Real nodes with links between them, and what the tests ask of both."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from processes import Node
+
+from anabranch.core.changes import LogQuery
+from anabranch.core.token import Position
+from anabranch.store.sqlite import SqliteStore
+
+SECONDS_MAX = 30.0
+
+
+def link(node: Node, peer: str, name: str = "up", **rest: Any) -> dict[str, Any]:
+    answer = node.admin("POST", "links", {"peer": peer, "name": name, **rest})
+    assert answer.status == 201, answer.text
+    return answer.json()
+
+
+def shown(node: Node, name: str = "up") -> dict[str, Any]:
+    return node.admin("GET", f"links/{name}").json()
+
+
+def explained(node: Node, name: str = "up") -> str:
+    return " ".join(node.admin("GET", f"links/{name}/explain").json()["explanation"])
+
+
+def until(condition: Any, what: str, seconds: float = SECONDS_MAX) -> Any:
+    """Wait until something is so."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if found := condition():
+            return found
+        time.sleep(0.03)
+    raise AssertionError(f"not within {seconds:g} s: {what() if callable(what) else what}")
+
+
+def caught_up(node: Node, name: str = "up", seconds: float = SECONDS_MAX) -> dict[str, Any]:
+    return until(
+        lambda: one if (one := shown(node, name))["caught_up"] else None,
+        lambda: f"{name} caught up: {explained(node, name)} {node.log_tail()}",
+        seconds,
+    )
+
+
+def ids(node: Node) -> set[str]:
+    """What a node holds, read beside it."""
+    store = SqliteStore.inspect(node.data)
+    try:
+        with store.reader() as reader:
+            page = reader.changes(LogQuery(), Position(0), None, 1_000_000)
+            return {entry.id for entry in page.entries if entry.raw is not None}
+    finally:
+        store.close()

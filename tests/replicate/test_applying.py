@@ -1,0 +1,135 @@
+"""A page on its way to the disk: our rules, then proof, then one transaction with the checkpoint."""
+
+import pytest
+from histories import KINDS, signed
+from stores import SqliteBackend
+
+from anabranch.core import nostr
+from anabranch.core.checkpoint import Checkpoint
+from anabranch.core.closure import Dependency
+from anabranch.core.nostr import Invalid
+from anabranch.core.operation import classify
+from anabranch.core.token import Position, ProgressToken
+from anabranch.replicate import applying
+from anabranch.replicate.applying import Page
+from anabranch.replicate.effects import Apply, Arrival
+from anabranch.store.contract import LinkRecord, StoreError
+
+
+class Host:
+    """A node in a few lines: a real store, real proofs."""
+
+    def __init__(self, store):
+        self.store_ = store
+        self.reader = store.open_reader()
+        self.provers = True
+        store.writer.save_link(LinkRecord("up", "ws://peer/", "both"))
+
+    @property
+    def log(self):
+        return self.reader.log()
+
+    async def read(self, read):
+        return read(self.reader)
+
+    async def prove(self, proofs):
+        return nostr.verify_proofs(proofs) if self.provers else None
+
+    def operation(self, event, raw):
+        if event.content == "too large":
+            raise Invalid("event is larger than 3 bytes")
+        return classify(event, raw, KINDS)
+
+    async def store(self, offers, advance):
+        return self.store_.writer.append(offers, 0, advance)
+
+    @property
+    def record(self):
+        return self.reader.links()[0]
+
+
+@pytest.fixture
+def host(tmp_path):
+    return Host(SqliteBackend(tmp_path).create())
+
+
+def token(position):
+    return ProgressToken("s", "e", Position(position))
+
+
+def page(host, *events, first=1, through=None, tokens=True):
+    arrivals = tuple(
+        Arrival(event, nostr.serialise(event), token(first + place) if tokens else None)
+        for place, event in enumerate(events)
+    )
+    return Page(host, "up", ("up",), 7, Apply(1, arrivals, through))
+
+
+async def bring(one, checkpoint=None):
+    await one.prove()
+    return await one.store(checkpoint or Checkpoint())
+
+
+async def test_a_page_its_checkpoint_and_what_not_to_send_back_are_stored_together(host):
+    one, other = signed(content="one"), signed(content="other")
+    result = await bring(page(host, one, other, through=token(9)))
+    assert (result.stored, result.declined, result.checkpoint) == (2, (), Checkpoint.at(token(9)))
+    assert host.record.pull == Checkpoint.at(token(9))
+    assert host.reader.echoes("up", Position(0), Position(9)) == {1, 2}
+
+
+async def test_a_page_with_a_forged_event_stores_nothing_and_moves_nothing(host):
+    true = signed(content="true")
+    forged = nostr.Event(
+        *[*[getattr(signed(content="lie"), name) for name in nostr.Event.__struct_fields__[:-1]], true.sig]
+    )
+    result = await bring(page(host, true, forged))
+    assert result.forged == (forged.id,)
+    assert host.record.pull == Checkpoint()
+    assert host.log.tip == 0
+
+
+async def test_what_our_rules_refuse_is_a_dead_letter_and_the_checkpoint_goes_on(host):
+    large = signed(content="too large")
+    result = await bring(page(host, large, signed(content="fine")))
+    assert (result.stored, result.declined) == (1, (large.id,))
+    assert result.checkpoint.contiguous == token(2)
+    (dead,) = host.reader.dead_letters("up")
+    assert (dead.direction, dead.id, dead.reason, dead.at) == (
+        "pull",
+        large.id,
+        "our rules: event is larger than 3 bytes",
+        7,
+    )
+
+
+async def test_what_is_known_already_is_declined_and_no_echo(host):
+    event = signed(content="one")
+    await bring(page(host, event))
+    result = await bring(page(host, event, first=5), host.record.pull)
+    assert (result.stored, result.declined) == (0, (event.id,))
+    assert host.record.pull.contiguous == token(5)
+
+
+async def test_what_could_not_be_checked_is_never_stored(host):
+    host.provers = False
+    with pytest.raises(StoreError, match="could not be checked"):
+        await bring(page(host, signed(content="one")))
+    assert host.log.tip == 0
+
+
+async def test_what_needs_something_that_is_missing_waits_and_what_came_with_it_does_not(host, monkeypatch):
+    parent, child, orphan = (signed(content=said) for said in ("parent", "child", "orphan"))
+    needs = {child.id: parent.id, orphan.id: "ab" * 32}
+
+    def dependencies(operation):
+        id = needs.get(operation.event.id)
+        return () if id is None else (Dependency("ancestry", id),)
+
+    monkeypatch.setattr(applying, "dependencies", dependencies)
+    result = await bring(page(host, child, orphan, parent))
+    assert result.stored == 2
+    (blocked,) = result.blocked
+    assert str(blocked) == f"{orphan.id} needs ancestry {'ab' * 32}: it is not here, and did not come with it"
+    assert (result.checkpoint.contiguous, result.checkpoint.received) == (token(1), token(3))
+    assert host.record.pull == result.checkpoint

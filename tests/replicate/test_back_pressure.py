@@ -1,0 +1,94 @@
+"""A slow disk stops the sockets: memory stays where it is, whatever the peers send."""
+
+import asyncio
+
+import pytest
+
+from anabranch.core.scope import EVERYTHING
+from anabranch.core.token import Log, Position
+from anabranch.replicate import budget, dialling
+from anabranch.replicate.budget import Budget
+from anabranch.replicate.links import Links
+from anabranch.replicate.spec import Direction, LinkSpec
+from anabranch.store.contract import LinkRecord
+
+MESSAGE = 100_000
+
+
+class Flood:
+    """A peer that sends as fast as it is read."""
+
+    class transport:
+        @staticmethod
+        def abort():
+            pass
+
+    def __init__(self):
+        self.read = 0
+
+    async def recv(self, decode):
+        await asyncio.sleep(0)
+        self.read += 1
+        return b'["NOTICE","%s"]' % (b"x" * MESSAGE)
+
+    async def send(self, message, text):
+        pass
+
+
+class StuckHost:
+    """A node whose disk takes nothing."""
+
+    log = Log("own", "epoch", Position(1), Position(0))
+
+    async def read(self, read):
+        return []
+
+    async def write(self, job):
+        await asyncio.Event().wait()
+
+    async def items(self, filter):
+        await asyncio.Event().wait()
+
+
+async def test_links_together_hold_no_more_than_is_set_however_slow_the_disk_is(monkeypatch):
+    monkeypatch.setattr(budget, "LINK_BYTES_MAX", 1_000_000)
+    floods = []
+
+    async def dial(url):
+        floods.append(Flood())
+        return {"changes_feed": {}}, floods[-1]
+
+    monkeypatch.setattr(dialling, "dial", dial)
+    loop = asyncio.get_running_loop()
+    links = Links(StuckHost(), clock=loop.time, wall=lambda: 1_800_000_000, share=lambda: 0.5)
+    links.budget = Budget(bytes_max=3_000_000)
+    for number in range(20):
+        spec = LinkSpec(f"l{number}", f"ws://peer-{number}/", EVERYTHING, Direction.PULL)
+        links._begin(spec, LinkRecord(spec.name, spec.peer, "pull"))
+    await asyncio.sleep(0.3)
+    read = sum(flood.read for flood in floods)
+    assert len(floods) == 20
+    assert links.budget.held <= 3_000_000 + 20 * (MESSAGE + 100)
+    await asyncio.sleep(0.2)
+    assert sum(flood.read for flood in floods) == read
+    await links.stop()
+    assert links.budget.held == 0
+
+
+async def test_room_that_comes_free_wakes_those_who_wait():
+    shared, room = Budget(bytes_max=100), asyncio.Event()
+    shared.hold(150)
+    waiting = asyncio.create_task(shared.wait(room))
+    await asyncio.sleep(0)
+    shared.hold(-20)
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    shared.hold(-40)
+    await asyncio.wait_for(waiting, 1)
+
+
+@pytest.mark.parametrize(("held", "share"), [(0, budget.LINK_BYTES_MAX), (200, budget.LINK_BYTES_MIN)])
+def test_one_link_may_hold_a_little_however_much_the_others_do(held, share):
+    shared = Budget(bytes_max=100)
+    shared.hold(held)
+    assert shared.share_of_one() == share

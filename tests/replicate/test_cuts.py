@@ -1,0 +1,173 @@
+"""Connections that break, processes that die, logs that are restored: after healing the two are equal."""
+
+import asyncio
+import os
+import random
+import resource
+import shutil
+import signal
+
+import pytest
+from nodes import caught_up, explained, ids, link, shown, until
+from proxy import Proxy
+
+
+@pytest.fixture
+def between():
+    """A proxy before a node."""
+    running = []
+
+    def start(node):
+        proxy = Proxy(node.port)
+        context = proxy.running()
+        running.append(context)
+        return context.__enter__()
+
+    yield start
+    for context in running:
+        context.__exit__(None, None, None)
+
+
+async def publish(connect, node, author, count, said):
+    client = await connect(node)
+    events = [author.event(content=f"{said} {number}") for number in range(count)]
+    await client.store(*events)
+    return {event["id"] for event in events}
+
+
+async def test_nothing_is_lost_across_cuts_at_any_moment(start_node, connect, author, between):
+    source, follower = start_node(), start_node()
+    proxy = between(source)
+    link(follower, proxy.url, direction="both")
+    known = set()
+    chance = random.Random(5)
+    for turn in range(6):
+        known |= await publish(connect, source, author, 60, f"there {turn}")
+        await asyncio.sleep(chance.random() * 0.2)
+        proxy.cut()
+        known |= await publish(connect, follower, author, 20, f"here {turn}")
+        await asyncio.sleep(chance.random() * 0.2)
+        follower.admin("POST", "links/up/resume")
+    follower.admin("POST", "links/up/resume")
+    until(lambda: ids(source) == ids(follower) == known, lambda: explained(follower), 60)
+    caught_up(follower)
+
+
+async def test_a_restart_resumes_from_the_checkpoint(start_node, connect, author, between):
+    source, follower = start_node(), start_node()
+    proxy = between(source)
+    known = await publish(connect, source, author, 400, "before")
+    link(follower, proxy.url)
+    caught_up(follower)
+    whole = proxy.down
+    assert follower.stop() == 0
+    known |= await publish(connect, source, author, 10, "meanwhile")
+    proxy.down = 0
+    follower.start()
+    caught_up(follower)
+    assert ids(follower) == known
+    assert proxy.down < whole / 8, f"{proxy.down} of {whole} bytes"
+
+
+@pytest.mark.parametrize("whom", ["source", "follower"])
+async def test_a_process_that_is_killed_loses_nothing_that_was_acknowledged(start_node, connect, author, whom):
+    source, follower = start_node(), start_node()
+    link(follower, source.url)
+    known = await publish(connect, source, author, 200, "before")
+    victim = source if whom == "source" else follower
+    victim.kill9()
+    victim.start()
+    known |= await publish(connect, source, author, 50, "after")
+    follower.admin("POST", "links/up/resume")
+    until(lambda: ids(follower) == known, lambda: explained(follower))
+    caught_up(follower)
+    assert ids(source) == known
+    follower.verify()
+
+
+async def test_a_peer_that_stands_still_is_left_and_found_again_by_itself(start_node, connect, author, between):
+    source, follower = start_node(), start_node()
+    proxy = between(source)
+    link(follower, proxy.url)
+    known = await publish(connect, source, author, 20, "before")
+    caught_up(follower)
+    os.kill(source.process.pid, signal.SIGSTOP)
+    proxy.cut()
+    until(lambda: shown(follower)["phase"] != "following the stream", "the loss to be noticed")
+    os.kill(source.process.pid, signal.SIGCONT)
+    known |= await publish(connect, source, author, 20, "after")
+    until(lambda: ids(follower) == known, lambda: explained(follower), 60)
+
+
+async def test_reconnects_that_fail_lead_to_polling_and_back_to_live(start_node, connect, author, between):
+    source, follower = start_node(), start_node()
+    proxy = between(source)
+    link(follower, proxy.url)
+    caught_up(follower)
+    proxy.refuse()
+    for _ in range(6):
+        follower.admin("POST", "links/up/resume")
+        await asyncio.sleep(0.15)
+    until(lambda: shown(follower)["state"] == "degraded_poll", lambda: explained(follower))
+    assert "compares with the peer every few seconds" in explained(follower)
+    assert 0 < shown(follower)["next_try_seconds"] <= 15
+    proxy.refuse(False)
+    known = await publish(connect, source, author, 5, "after")
+    assert caught_up(follower, seconds=40)["state"] == "live"
+    assert ids(follower) == known
+
+
+async def test_a_log_that_was_restored_is_repaired_and_never_jumped_over(start_node, connect, author, tmp_path):
+    source, follower = start_node(), start_node()
+    known = await publish(connect, source, author, 20, "saved")
+    source.stop()
+    shutil.copytree(source.data, tmp_path / "saved")
+    source.start()
+    link(follower, source.url, direction="both")
+    known |= await publish(connect, source, author, 20, "lost there")
+    until(lambda: ids(follower) == known, lambda: explained(follower))
+    source.kill9()
+    for name in ("anabranch.db", "anabranch.db-wal", "anabranch.db-shm"):
+        (source.data / name).unlink(missing_ok=True)
+    shutil.copy(tmp_path / "saved" / "anabranch.db", source.data)
+    source.start()
+    known |= await publish(connect, source, author, 20, "after the restore")
+    follower.admin("POST", "links/up/resume")
+    until(lambda: ids(follower) == ids(source) == known, lambda: explained(follower), 60)
+    caught_up(follower)
+    steps = [(step["cue"], step["after"]) for step in shown(follower)["transitions"]]
+    assert ("gap", "repairing") in steps
+    assert steps[-1] == ("caught_up", "live")
+
+
+async def test_a_floor_that_has_passed_the_checkpoint_is_repaired(start_node, connect, author):
+    source = start_node(admin=True, env={"RETENTION_REPLAY_COUNT": "5"})
+    follower = start_node()
+    known = await publish(connect, source, author, 10, "before")
+    link(follower, source.url)
+    caught_up(follower)
+    follower.admin("POST", "links/up/pause")
+    known |= await publish(connect, source, author, 40, "meanwhile")
+    source.compact()
+    assert source.min_seq() > 20
+    follower.admin("POST", "links/up/resume")
+    until(lambda: ids(follower) == known, lambda: explained(follower))
+    caught_up(follower)
+    whys = [step["why"] for step in shown(follower)["transitions"] if step["cue"] == "gap"]
+    assert whys == ["its log no longer reaches back to our checkpoint"]
+
+
+async def test_a_full_disk_holds_the_checkpoint_and_loses_nothing(start_node, connect, author):
+    source, follower = start_node(), start_node()
+    link(follower, source.url)
+    caught_up(follower)
+    most = max(file.stat().st_size for file in follower.data.iterdir()) + 20_000
+    resource.prlimit(follower.process.pid, resource.RLIMIT_FSIZE, (most, resource.RLIM_INFINITY))
+    known = await publish(connect, source, author, 200, "x" * 2_000)
+    until(lambda: "our own store" in (shown(follower)["last_error"] or ""), lambda: explained(follower))
+    assert not shown(follower)["caught_up"]
+    resource.prlimit(follower.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    follower.admin("POST", "links/up/resume")
+    until(lambda: ids(follower) == known, lambda: explained(follower))
+    caught_up(follower)
+    follower.verify()

@@ -1,0 +1,45 @@
+"""Dialling: what a peer says of itself, whole or not at all."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+
+from anabranch.replicate.dialling import Unreachable, _information
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n"
+
+
+@asynccontextmanager
+async def saying(answer: bytes):
+    async def talk(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(talk, "127.0.0.1", 0)
+    async with server:
+        yield f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (HEAD % 12 + b'{"name":"x"}', {"name": "x"}),
+        (HEAD % 5 + b"hello", {}),
+        (b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n", {}),
+        (b"", {}),
+        (b"no http at all\r\n\r\n", {}),
+    ],
+)
+async def test_a_whole_answer_is_read_and_one_without_a_document_says_nothing(answer, said):
+    async with saying(answer) as url:
+        assert await _information(url) == said
+
+
+@pytest.mark.parametrize("length", range(1, len(HEAD % 12 + b'{"name":"x"}')))
+async def test_an_answer_that_is_cut_short_is_no_answer(length):
+    async with saying((HEAD % 12 + b'{"name":"x"}')[:length]) as url:
+        with pytest.raises(Unreachable):
+            await _information(url)

@@ -1,0 +1,138 @@
+"""Peers that lie, over a real socket to a real node: named, never believed, and no harm to anybody else."""
+
+import asyncio
+import json
+from contextlib import asynccontextmanager
+from http import HTTPStatus
+
+import pytest
+from driving import LogPeer
+from nodes import explained, ids, link, shown
+from relay_model import items
+from websockets.asyncio.server import serve
+from websockets.datastructures import Headers
+from websockets.http11 import Response
+
+from anabranch.core import nostr
+from anabranch.core.negentropy import Reconciler
+from anabranch.core.nostr import Event
+
+
+def note(author, said):
+    return nostr.parse(json.dumps(author.event(content=said)).encode(), nostr.Limits())[0]
+
+
+def forged(author):
+    true, other = note(author, "true"), note(author, "other")
+    return Event(true.id, true.pubkey, true.created_at, true.kind, true.tags, true.content, other.sig)
+
+
+class Backwards(LogPeer):
+    """Its positions go back."""
+
+    def change(self, name, position, event):
+        return super().change(name, 5 if position == 3 else position + 3, event)
+
+
+class Phantom(LogPeer):
+    """Its digest names what nobody has ever seen: the same each time, or something else."""
+
+    changing = False
+    opened = 0
+
+    def on_neg_open(self, name, filter, message):
+        self.opened += self.changing
+        phantom = Event(f"{self.opened:02x}" * 32, "", 1_000, 1, [], "", "")
+        self._sessions[name] = Reconciler(items([*self.matching(filter), phantom]), 0)
+        return self.on_neg_msg(name, message)
+
+
+class Endless(Phantom):
+    changing = True
+
+
+class Foreign(LogPeer):
+    """Every other connection is to a log of another epoch."""
+
+    @property
+    def information(self):
+        self.epoch = f"epoch-{self.connections}"
+        return super().information
+
+
+@asynccontextmanager
+async def serving(peer):
+    async def talk(socket):
+        for frame in peer.greet():
+            await socket.send(json.dumps(frame))
+        async for message in socket:
+            for frame in peer.answer(message):
+                await socket.send(json.dumps(frame))
+
+    def inform(connection, request):
+        if request.headers.get("Accept") != "application/nostr+json":
+            return None
+        body = json.dumps(peer.information).encode()
+        return Response(HTTPStatus.OK, "OK", Headers([("Content-Length", str(len(body)))]), body)
+
+    async with serve(talk, "127.0.0.1", 0, process_request=inform, close_timeout=0.1) as server:
+        yield f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+
+
+async def named(node, words, seconds=20):
+    for _ in range(int(seconds / 0.1)):
+        said = await asyncio.to_thread(explained, node)
+        if words in said:
+            return said
+        await asyncio.sleep(0.1)
+    raise AssertionError(said)
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (LogPeer, "whose signature does not hold"),
+        (Backwards, "went back to position 5 after 5"),
+        (Phantom, "names 1 operations that it does not give or keep"),
+        (Endless, "names 1 operations that it does not give or keep"),
+    ],
+)
+async def test_a_peer_that_lies_is_named_and_the_node_serves_on(start_node, connect, author, kind, words):
+    node = start_node()
+    honest = [note(author, str(number)) for number in range(3)]
+    peer = kind([*honest, forged(author)] if kind is LogPeer else honest)
+    async with serving(peer) as url:
+        await asyncio.to_thread(link, node, url)
+        said = await named(node, words)
+        assert "the peer is not to be trusted" in said
+        one = await asyncio.to_thread(shown, node)
+        assert one["state"] in ("repairing", "degraded_poll")
+        assert not one["caught_up"]
+        client = await connect(node)
+        mine = author.event(content="mine")
+        await client.store(mine)
+        stored = await asyncio.to_thread(ids, node)
+        assert stored <= {event.id for event in honest} | {mine["id"]}
+    await asyncio.to_thread(node.stop)
+    await asyncio.to_thread(node.verify)
+
+
+async def test_an_epoch_that_changes_all_the_time_is_a_gap_each_time_and_loses_nothing(start_node, author):
+    node = start_node()
+    honest = [note(author, str(number)) for number in range(3)]
+    async with serving(Foreign(honest)) as url:
+        await asyncio.to_thread(link, node, url)
+        for _ in range(100):
+            if (await asyncio.to_thread(shown, node))["caught_up"]:
+                break
+            await asyncio.sleep(0.1)
+        await asyncio.to_thread(node.admin, "POST", "links/up/pause")
+        await asyncio.to_thread(node.admin, "POST", "links/up/resume")
+        for _ in range(100):
+            one = await asyncio.to_thread(shown, node)
+            if one["last_gap"] is not None and one["caught_up"]:
+                break
+            await asyncio.sleep(0.1)
+        assert one["last_gap"]["reason"] == "epoch_mismatch"
+        assert one["state"] == "live"
+        assert await asyncio.to_thread(ids, node) == {event.id for event in honest}

@@ -1,0 +1,118 @@
+"""`anabranch link` and links in the settings file, on real nodes."""
+
+import json
+import signal
+
+from nodes import caught_up, ids, link, shown, until
+
+
+def run(node, *arguments, code=0):
+    answer = node.cli("link", *arguments, "--json")
+    assert answer.returncode == code, answer.stdout + answer.stderr
+    return json.loads(answer.stdout)
+
+
+async def test_a_link_is_added_shown_paused_resumed_repaired_reset_and_removed(start_node, connect, author):
+    source, follower = start_node(), start_node()
+    client = await connect(source)
+    events = [author.event(content=str(number)) for number in range(5)]
+    await client.store(*events)
+    added = run(follower, "add", source.url, "--name", "up", "--author", author.pubkey, "--wait")
+    assert (added["state"], added["caught_up"]) == ("live", True)
+    assert added["scope"] == {"authors": [author.pubkey]}
+    assert ids(follower) == {event["id"] for event in events}
+    assert [one["name"] for one in run(follower, "list")["links"]] == ["up"]
+    one = run(follower, "show", "up")
+    assert one["pull"]["contiguous"]["position"] == "5"
+    assert one["transitions"][-1]["after"] == "live"
+    assert "caught up" in run(follower, "explain", "up")["explanation"][0]
+    assert run(follower, "pause", "up")["state"] == "paused"
+    assert "is paused" in run(follower, "repair", "up", code=1)["error"]
+    assert run(follower, "resume", "up", "--wait")["caught_up"]
+    assert run(follower, "repair", "up", "--wait")["caught_up"]
+    assert run(follower, "reset", "up", "--wait")["caught_up"]
+    assert run(follower, "remove", "up")["removed"]
+    assert run(follower, "list")["links"] == []
+    assert ids(follower) == {event["id"] for event in events}
+
+
+def test_what_cannot_be_done_is_said_with_what_to_do(start_node, tmp_path):
+    node = start_node()
+    assert "peer must be the address of a relay" in run(node, "add", "http://x", code=1)["error"]
+    assert "lower-case hex" in run(node, "add", "ws://x", "--author", "me", code=1)["error"]
+    assert "`anabranch link list` shows those there are" in run(node, "show", "nobody", code=1)["error"]
+    run(node, "add", "ws://127.0.0.1:9/", "--name", "x")
+    assert "there is a link 'x' already" in run(node, "add", "ws://other", "--name", "x", code=1)["error"]
+    assert "same peer, scope and direction" in run(node, "add", "ws://127.0.0.1:9", code=1)["error"]
+    late = run(node, "resume", "x", "--wait", "--timeout", "0.3", code=1)["error"]
+    assert "has not caught up within 0.3 s" in late
+    assert "nothing answers at this address" in late
+    node.stop()
+    assert "no node runs on" in run(node, "list", code=1)["error"]
+
+
+def test_a_node_does_not_follow_itself(start_node):
+    node = start_node()
+    link(node, node.url)
+    until(lambda: "this very node" in (shown(node)["last_error"] or ""), lambda: shown(node))
+
+
+async def test_links_of_the_settings_file_are_read_again_without_cutting_the_others(start_node, connect, author):
+    first, second = start_node(), start_node()
+    kept = f'[[links]]\nname = "kept"\npeer = "{first.url}"\n'
+    gone = f'[[links]]\nname = "gone"\npeer = "{second.url}"\nscope = {{ kinds = [7] }}\n'
+    new = f'[[links]]\nname = "new"\npeer = "{second.url}"\ndirection = "both"\n'
+    follower = start_node(config=kept + gone)
+    caught_up(follower, "kept")
+    connections = first.http("GET", "/metrics").text.split("anabranch_connections_opened_total ")[1].split()[0]
+    refused = follower.admin("DELETE", "links/kept")
+    assert refused.status == 400 and "stands in the settings file" in refused.text
+    follower.config_file.write_text(kept + new)
+    follower.process.send_signal(signal.SIGHUP)
+    until(lambda: follower.admin("GET", "links/new").status == 200, follower.log_tail)
+    caught_up(follower, "new")
+    assert follower.admin("GET", "links/gone").status == 404
+    again = first.http("GET", "/metrics").text.split("anabranch_connections_opened_total ")[1].split()[0]
+    assert connections == again
+    follower.config_file.write_text(kept + "[[links]]\nname = 5\n")
+    follower.process.send_signal(signal.SIGHUP)
+    until(lambda: "the settings were not read again" in follower.log.read_text(), follower.log_tail)
+    assert shown(follower, "new")["caught_up"]
+    follower.config_file.write_text(kept + new)
+    follower.restart()
+    caught_up(follower, "kept")
+
+
+async def test_three_nodes_in_a_ring_end_equal(start_node, connect, author):
+    nodes = [start_node() for _ in range(3)]
+    for one, other in zip(nodes, [*nodes[1:], nodes[0]], strict=True):
+        link(one, other.url, direction="both")
+    known = set()
+    for number, node in enumerate(nodes):
+        client = await connect(node)
+        events = [author.event(content=f"{number} {at}") for at in range(40)]
+        await client.store(*events)
+        known |= {event["id"] for event in events}
+    until(lambda: all(ids(node) == known for node in nodes), "three equal nodes")
+    for node in nodes:
+        caught_up(node)
+
+
+def test_what_a_link_measures_carries_the_names_of_the_seed(start_node):
+    source, follower = start_node(), start_node()
+    link(follower, source.url, direction="both")
+    caught_up(follower)
+    metrics = follower.http("GET", "/metrics").text
+    for name in (
+        "sync_link_state",
+        "sync_checkpoint_pull_received",
+        "sync_checkpoint_pull_contiguous",
+        "sync_checkpoint_push_received",
+        "sync_checkpoint_push_contiguous",
+        "sync_inflight_events",
+        "sync_lag_seconds",
+    ):
+        assert f'{name}{{direction="both",remote="{source.url}",scope="' in metrics
+    assert "sync_apply_latency_ms_count" in metrics
+    assert "# TYPE sync_gap_repairs_total counter" in metrics
+    assert "# TYPE sync_closure_missing_total counter" in metrics

@@ -1,0 +1,69 @@
+"""Two real nodes and a link: what one takes, the other has, and the two know it."""
+
+from nodes import caught_up, ids, link, shown, until
+
+
+async def publish(connect, node, events):
+    client = await connect(node)
+    await client.store(*events)
+    return {event["id"] for event in events}
+
+
+async def test_a_pulled_link_brings_what_was_there_and_what_comes(start_node, connect, author):
+    source, follower = start_node(), start_node()
+    first = await publish(connect, source, [author.event(content=str(number)) for number in range(50)])
+    link(follower, source.url)
+    caught_up(follower)
+    assert ids(follower) == first
+    second = await publish(connect, source, [author.event(content=f"more {number}") for number in range(20)])
+    until(lambda: ids(follower) == first | second, "what came later")
+    assert shown(follower)["state"] == "live"
+
+
+async def test_a_link_both_ways_makes_two_nodes_equal_and_sends_no_echo(start_node, connect, author):
+    one, other = start_node(), start_node()
+    here = await publish(connect, one, [author.event(content=f"one {number}") for number in range(30)])
+    there = await publish(connect, other, [author.event(content=f"other {number}") for number in range(30)])
+    link(one, other.url, direction="both")
+    caught_up(one)
+    assert ids(one) == ids(other) == here | there
+    more = await publish(connect, other, [author.event(content=f"later {number}") for number in range(30)])
+    until(lambda: ids(one) == here | there | more, "what came later")
+    again = await publish(connect, one, [author.event(content="last")])
+    until(lambda: ids(other) == here | there | more | again, "what went later")
+    caught_up(one)
+
+
+async def test_a_deletion_travels_and_what_only_the_peer_removed_stays_here(start_node, connect, author):
+    source, follower = start_node(admin=True), start_node()
+    deleted, removed, kept = (author.event(content=said) for said in ("deleted", "removed", "kept"))
+    await publish(connect, source, [deleted, removed, kept])
+    link(follower, source.url)
+    caught_up(follower)
+    deletion = author.event(5, tags=[["e", deleted["id"]]])
+    await publish(connect, source, [deletion])
+    stays = {removed["id"], kept["id"], deletion["id"]}
+    until(lambda: ids(follower) == stays, "the deletion")
+    assert source.admin("DELETE", f"events/{removed['id']}").status == 200  # the last of its positions
+    assert [follower.admin("POST", f"links/up/{verb}").status for verb in ("pause", "resume")] == [200, 200]
+    caught_up(follower)
+    assert shown(follower)["pull"]["contiguous"]["position"] == str(source.max_seq())
+    assert (ids(follower), ids(source)) == (stays, stays - {removed["id"]})
+
+
+async def test_a_node_on_postgresql_follows_and_feeds_and_knows_how_far_after_a_kill(
+    start_node, connect, author, postgres
+):
+    one, other = start_node(env={"STORE": postgres.empty_url()}), start_node()
+    here = await publish(connect, one, [author.event(content=f"one {number}") for number in range(20)])
+    there = await publish(connect, other, [author.event(content=f"other {number}") for number in range(20)])
+    link(one, other.url, direction="both")
+    caught_up(one)
+    assert ids(other) == here | there
+    before = shown(one)
+    one.kill9()
+    more = await publish(connect, other, [author.event(content="while it was gone")])
+    one.start()
+    assert caught_up(one)["repairs"] == before["repairs"]
+    client = await connect(one)
+    assert set((await client.req({"authors": [author.pubkey]})).ids) == here | there | more

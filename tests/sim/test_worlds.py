@@ -1,0 +1,117 @@
+"""Worlds of many seeds: nothing that must hold is breached, every fault fires, and the same seed is the same world."""
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from planted import BUGS, Bug
+
+from anabranch.sim import Summary, run, simulate
+from anabranch.sim.faults import Fault
+
+SEEDS = 200
+MORE = range(SEEDS, 5_200)
+FOUND = json.loads((Path(__file__).parent / "traces" / "found.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def worlds() -> Summary:
+    return simulate(range(SEEDS))
+
+
+@pytest.mark.timeout(2_400)
+def test_in_no_world_is_anything_breached(worlds: Summary):
+    assert worlds.seeds == SEEDS
+    assert [(one.seed, one.breaches) for one in worlds.failed] == []
+
+
+@pytest.mark.timeout(2_400)
+def test_every_fault_fires(worlds: Summary):
+    assert worlds.never_fired == []
+    assert set(worlds.faults) == set(Fault)
+
+
+@pytest.mark.timeout(2_400)
+def test_what_matters_happens(worlds: Summary):
+    """A world in which nothing happens proves nothing."""
+    seen = Counter(worlds.marks)
+    for mark in (
+        "merge",
+        "delete",
+        "twin",
+        "conflict read",
+        "deletion request",
+        "duplicate",
+        "pulled",
+        "fed",
+        "gap told",
+        "compaction step",
+        "link live: caught_up",
+        "link repairing: gap",
+        "link repairing: disorder",
+        "link degraded_poll: exhausted",
+    ):
+        assert seen[mark], f"never happened: {mark}"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7_200)
+@pytest.mark.parametrize("first", range(MORE.start, MORE.stop, 500))
+def test_in_thousands_of_worlds_nothing_is_breached(first: int):
+    summary = simulate(range(first, first + 500))
+    assert [(one.seed, one.breaches) for one in summary.failed] == []
+
+
+@pytest.mark.parametrize("found", FOUND, ids=[str(one["seed"]) for one in FOUND])
+def test_what_was_found_once_stays_found(found: dict[str, object]):
+    assert run(int(str(found["seed"]))).breaches == [], found["what"]
+
+
+# --- the same seed, the same world -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", [1, 7, 24])
+def test_the_same_seed_is_the_same_world(seed: int):
+    assert run(seed).hash == run(seed).hash
+
+
+def test_it_is_the_same_in_another_process_too():
+    hashes = set()
+    for hash_seed in ("1", "2"):
+        script = "from anabranch.sim import run; print(run(5).hash, run(15).hash)"
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        answer = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
+        assert answer.returncode == 0, answer.stderr
+        hashes.add(answer.stdout)
+    assert len(hashes) == 1
+
+
+def test_another_seed_is_another_world():
+    assert run(1).hash != run(2).hash
+
+
+def test_a_trace_is_kept_only_where_it_is_wanted():
+    assert run(1).trace == []
+    kept = run(1, keep_trace=True)
+    assert kept.trace
+    assert kept.hash == run(1).hash
+
+
+# --- the net catches --------------------------------------------------------------------------------------------------
+
+
+def test_there_are_enough_planted_bugs():
+    assert len(BUGS) >= 20
+
+
+@pytest.mark.timeout(1_200)
+@pytest.mark.parametrize("bug", BUGS, ids=[bug.name for bug in BUGS])
+def test_a_planted_bug_is_found(bug: Bug, monkeypatch: pytest.MonkeyPatch):
+    bug.plant(monkeypatch)
+    assert any(run(seed, to_the_end=False).breaches for seed in range(bug.within)), (
+        f"{bug.name} was not found in {bug.within} seeds"
+    )

@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -72,6 +73,7 @@ def editor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Editor:
 @pytest.fixture
 def run_in_background() -> Iterator[Callable[..., Background]]:
     started: list[Background] = []
+    ignored = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # as at a terminal, also where the tests run under nohup
 
     def start(*arguments: str, **more: bool) -> Background:
         started.append(Background(*arguments, **more))
@@ -80,3 +82,4 @@ def run_in_background() -> Iterator[Callable[..., Background]]:
     yield start
     for one in started:
         one.end()
+    signal.signal(signal.SIGHUP, ignored)

@@ -73,7 +73,8 @@ def editor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Editor:
 @pytest.fixture
 def run_in_background() -> Iterator[Callable[..., Background]]:
     started: list[Background] = []
-    ignored = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # as at a terminal, also where the tests run under nohup
+    # As at a terminal, also where the tests run in the background and signals are ignored.
+    before = {number: signal.signal(number, signal.default_int_handler) for number in (signal.SIGHUP, signal.SIGINT)}
 
     def start(*arguments: str, **more: bool) -> Background:
         started.append(Background(*arguments, **more))
@@ -82,4 +83,5 @@ def run_in_background() -> Iterator[Callable[..., Background]]:
     yield start
     for one in started:
         one.end()
-    signal.signal(signal.SIGHUP, ignored)
+    for number, handler in before.items():
+        signal.signal(number, handler)

@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -72,6 +73,8 @@ def editor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Editor:
 @pytest.fixture
 def run_in_background() -> Iterator[Callable[..., Background]]:
     started: list[Background] = []
+    # As at a terminal, also where the tests run in the background and signals are ignored.
+    before = {number: signal.signal(number, signal.default_int_handler) for number in (signal.SIGHUP, signal.SIGINT)}
 
     def start(*arguments: str, **more: bool) -> Background:
         started.append(Background(*arguments, **more))
@@ -80,3 +83,5 @@ def run_in_background() -> Iterator[Callable[..., Background]]:
     yield start
     for one in started:
         one.end()
+    for number, handler in before.items():
+        signal.signal(number, handler)

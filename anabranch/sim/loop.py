@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from anabranch.sim.network import Network
 
 
-STEPS_MAX = 5_000_000
+STEPS_MAX = 500_000  # ten times what the busiest world takes
 
 
 class NoEnd(Exception):

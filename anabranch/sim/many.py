@@ -12,7 +12,7 @@ from anabranch.node import now
 from anabranch.sim.faults import Fault
 from anabranch.sim.world import Outcome, run
 
-COLLECT_EVERY = 25  # seeds
+COLLECT_EVERY = 5  # seeds
 
 
 class Summary(msgspec.Struct):

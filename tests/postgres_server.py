@@ -109,8 +109,10 @@ class PostgresServer:
 
     def empty_url(self) -> str:
         """Of a place for a store in which nothing is."""
-        if self._free:
-            return self._free.pop()
+        return self._free.pop() if self._free else self.new_url()
+
+    def new_url(self) -> str:
+        """Of a place in which nothing has ever been, tables neither."""
         schema = f"store_{next(self._numbers)}"
         self.run(f"CREATE SCHEMA {schema}")
         return self.url(schema)

@@ -254,7 +254,7 @@ def test_forgotten_documents_leave_a_sound_store(tmp_path: Path) -> None:
 def test_a_torn_file_is_found(folder: Path) -> None:
     path = folder / DATABASE
     whole = bytearray(path.read_bytes())
-    middle = len(whole) // 2 // 4096 * 4096
+    middle = len(whole) // 2 // 8192 * 8192  # where a page begins
     whole[middle : middle + 4096] = b"\xa5" * 4096
     path.write_bytes(whole)
     assert not verify(folder).sound

@@ -14,7 +14,7 @@ import pytest
 from histories import AUTHORS, event, operation, snapshot
 
 from anabranch.core import nostr
-from anabranch.core.changes import SnapshotQuery
+from anabranch.core.changes import LogQuery, SnapshotQuery
 from anabranch.core.filter import Filter
 from anabranch.core.operation import State
 from anabranch.core.retention import ReplayWindow
@@ -481,11 +481,15 @@ def crowded(folder: Path) -> Iterator[SqliteStore]:
     store.close()
 
 
+OF_ONE = LogQuery(Filter(authors=frozenset({AUTHORS[0]})))
 READS = {
     "changes at the tip": lambda reader, tip: reader.changes(SnapshotQuery(AUTHORS[0]), tip - 1, None, 10),
     "changes of nobody": lambda reader, tip: reader.changes(SnapshotQuery(AUTHORS[1]), 0, None, 10),
     "the log at the tip": lambda reader, tip: reader.changes(None, tip - 1, None, 10),
     "a page of the log": lambda reader, tip: reader.changes(None, 500, None, 10),
+    "the log of an author at the tip": lambda reader, tip: reader.changes(OF_ONE, tip - 1, None, 10),
+    "a page of the log of an author": lambda reader, tip: reader.changes(OF_ONE, 500, None, 10),
+    "the log of a tag at the tip": lambda reader, tip: reader.changes(LogQuery(by_tag("doc-7")), tip - 1, None, 10),
     "bootstrap of nobody": lambda reader, tip: reader.bootstrap(SnapshotQuery(AUTHORS[1]), None, 0),
     "first of a bootstrap": lambda reader, tip: reader.bootstrap(SnapshotQuery(AUTHORS[0]), 5, 0),
     "newest by author": lambda reader, tip: reader.select([Filter(authors=frozenset(AUTHORS), until=1, limit=5)], 9, 0),

@@ -15,6 +15,7 @@ from test_source import lines_of
 from anabranch.core.nostr import Limits, serialise
 from anabranch.core.operation import KindPolicy
 from anabranch.core.token import Position
+from anabranch.pipeline import feed as feeds
 from anabranch.pipeline.feed import FeedError, GapFound
 from anabranch.pipeline.jobs.ingest import ingest
 from anabranch.pipeline.lake import Lake
@@ -46,14 +47,20 @@ def read(spark: SparkSession, url: str, **options: str) -> DataFrame:
     return spark.read.format("anabranch").options(**options).load(url)
 
 
-def test_a_database_and_a_dump_are_the_same_table(spark: SparkSession, generated: Path, store: PostgresStore, url: str):
+def test_a_database_and_a_dump_are_the_same_table(
+    spark: SparkSession, generated: Path, store: PostgresStore, url: str, monkeypatch: pytest.MonkeyPatch
+):
     lines = generated.read_bytes().splitlines()
     fill(store, lines)
-    rows = read(spark, url, partitions="3")
+    rows = read(spark, url)
     assert lines_of(rows) == [(at, line.decode()) for at, line in enumerate(lines, start=1)]
-    (feed,) = open_feeds(url)
-    assert len(feed.spans(None, feed.mark(), 3)) == 3
     assert {row[0] for row in rows.select("source").distinct().collect()} == {store.place}
+    monkeypatch.setattr(feeds, "ROWS_A_SPAN_MIN", 100)
+    (feed,) = open_feeds(url)
+    spans = feed.spans(None, feed.mark(), 3)
+    parts = [[row["position"] for batch in feed.read(span) for row in batch.to_pylist()] for span in spans]
+    assert [len(part) for part in parts] == [len(lines) // 3] * 3
+    assert [at for part in parts for at in part] == list(range(1, len(lines) + 1))
 
 
 def test_compacted_operations_are_rows_of_facts(spark: SparkSession, store: PostgresStore, url: str):

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from http import HTTPStatus
 
 import pytest
-from driving import LogPeer
+from link_driving import LogPeer
 from nodes import explained, ids, link, shown
 from relay_model import items
 from websockets.asyncio.server import serve

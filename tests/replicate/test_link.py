@@ -3,10 +3,10 @@
 import json
 
 import pytest
-from driving import Drive, LogPeer
 from histories import signed
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from link_driving import Drive, LogPeer
 from relay_model import RelayModel
 
 from anabranch.core import nostr

@@ -30,10 +30,10 @@ demo: $(READY)   ## a five-minute story on a real node
 	@$(BIN)/anabranch demo
 
 test: $(READY)   ## the tests (under 15 minutes on two cores)
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-all: $(READY) ## the tests and the slow proofs
-	@$(BIN)/python -m pytest -m ''
+	@$(BIN)/python -m pytest -n 2 --dist loadfile -m ''
 
 bench: $(READY)  ## every benchmark, peers and ours in the same run; one JSON object each
 	@$(BIN)/python -m bench

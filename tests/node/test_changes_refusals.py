@@ -8,7 +8,7 @@ from authors import NOTE, Author, snapshot
 from sockets import RelayClient
 
 ONE_AUTHOR = "snapshot CHANGES currently requires exactly one author"
-SOMEONE = Author.random().pubkey
+SOMEONE = Author.of(b"\x0c" * 32).pubkey
 
 
 @pytest.mark.parametrize("mode", ["tail", "bootstrap", None])

@@ -4,6 +4,7 @@ import random
 from typing import NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -119,4 +120,8 @@ def test_heads_of_parts_in_any_order_are_the_heads_of_all_where_nothing_was_remo
     whole = frontier(table(versions))
     columns = ["document", "revision", "id", "payload", "number", "heads", "deleted"]
     order = [(name, "ascending") for name in ("document", "number", "revision")]
-    assert frontier(pa.concat_tables(parts)).select(columns).sort_by(order) == whole.select(columns).sort_by(order)
+    there = pc.field(
+        "id"
+    ).is_valid()  # where revisions name each other in a circle there is no head, and a row may say so
+    found = frontier(pa.concat_tables(parts))
+    assert found.filter(there).select(columns).sort_by(order) == whole.filter(there).select(columns).sort_by(order)

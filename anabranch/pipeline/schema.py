@@ -66,46 +66,31 @@ GAPS = _struct(**_PLACE, reason=_text, oldest=_number, latest=_number, was_epoch
 BATCHES = _struct(batch=_number, path=_text, source=_text, start=_text, end=_text, gap=_text)
 """The ledger of ingest: which stretch of which log each batch is. It is written before the batch begins."""
 
-VERSIONS = _struct(
-    document=_text,
-    family=_text,
-    id=_text,
-    author=_text,
-    recipient=_text,
-    coordinate=_text,
-    collection=_text,
-    action=_text,
-    clock=t.MapType(_text, _number),
-    clock_sum=_number,
-    revision=_text,
-    mtime=_number,
-    created_at=_number,
-    size=_number,
-    payload=t.BooleanType(),
-    removed=t.BooleanType(),
-    parents=t.ArrayType(_text),
-    awaited=t.ArrayType(_text),
-)
+_VERSION = {
+    "document": _text,
+    "family": _text,
+    "id": _text,
+    "author": _text,
+    "recipient": _text,
+    "coordinate": _text,
+    "collection": _text,
+    "action": _text,
+    "clock": t.MapType(_text, _number),
+    "clock_sum": _number,
+    "revision": _text,
+    "mtime": _number,
+    "created_at": _number,
+    "size": _number,
+    "payload": t.BooleanType(),
+}
+
+VERSIONS = _struct(**_VERSION, removed=t.BooleanType(), parents=t.ArrayType(_text), awaited=t.ArrayType(_text))
 """Versions of documents, as what decides about heads sees them: operations, facts, and heads of before.
 
 `removed` marks facts of what was removed for good; the others are stored, with or without a payload."""
 
 HEADS = _struct(
-    document=_text,
-    family=_text,
-    id=_text,
-    author=_text,
-    recipient=_text,
-    coordinate=_text,
-    collection=_text,
-    action=_text,
-    clock=t.MapType(_text, _number),
-    clock_sum=_number,
-    revision=_text,
-    mtime=_number,
-    created_at=_number,
-    size=_number,
-    payload=t.BooleanType(),
+    **_VERSION,
     number=t.IntegerType(),
     heads=t.IntegerType(),
     deleted=t.BooleanType(),

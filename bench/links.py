@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import select
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -27,8 +26,9 @@ from anabranch.core.negentropy import Items, Reconciler
 from anabranch.core.nostr import Event
 from anabranch.wire.dialogue import BOUNDS
 from bench.corpus import Corpus
-from bench.events import Batch, identity, sign
-from bench.load import STALL_SECONDS, LoadError, Publisher, close_all, listen, publish, publishing
+from bench.events import Batch, sign
+from bench.load import LoadError, Publisher, close_all, listen, publish
+from bench.pacing import paced
 from bench.peers import Anabranch, Running, say, store
 from bench.report import Report, Round, Setting, interleave, percentile
 from bench.wiretap import Wiretap
@@ -130,45 +130,10 @@ def _lag(relay: Anabranch, seconds: int) -> Round:
         (listener,) = listen(follower.url, {"kinds": [batch.kind], "authors": [batch.author()]}, 1, keep=1)
         publisher = Publisher(source.url, [])
         try:
-            samples = _paced(publisher, listener, events)
+            samples = paced(publisher, [listener], events, EVENTS_PER_SECOND)
         finally:
             close_all([publisher, listener])
     return {"lag_p50_ms": percentile(samples, 0.5), "lag_p99_ms": percentile(samples, 0.99)}
-
-
-def _paced(publisher: Publisher, listener: object, events: list[bytes]) -> list[float]:
-    """Milliseconds of every operation from one node's publisher to the other's subscriber."""
-    frames = [publishing(event) for event in events]
-    sent_at: list[float] = []
-    reads: list[float] = []
-    connection = listener.connection  # type: ignore[attr-defined]
-    with select.epoll() as readable:
-        for fileno in (connection.fileno(), publisher.connection.fileno()):
-            readable.register(fileno, select.EPOLLIN)
-        started = moved = time.perf_counter()
-        missing = len(events)
-        while missing:
-            now = time.perf_counter()
-            due = started + len(sent_at) / EVENTS_PER_SECOND
-            if len(sent_at) < len(frames) and now >= due:
-                sent_at.append(time.perf_counter())
-                publisher.connection.socket.send(frames[len(sent_at) - 1])
-                continue
-            for fileno, _ in readable.poll(max(0.0, due - now) if len(sent_at) < len(frames) else 1.0):
-                if fileno != connection.fileno():
-                    publisher.receive()
-                    continue
-                missing -= listener.receive()  # type: ignore[attr-defined]
-                moved = time.perf_counter()
-                reads.append(moved)
-            if time.perf_counter() - moved > STALL_SECONDS:
-                raise LoadError(f"{missing} operations never came")
-    number_of = {identity(event): number for number, event in enumerate(events)}
-    samples = []
-    for at, chunk in zip(reads, connection.kept or (), strict=False):
-        for part in chunk.split(b'"id":"')[1:]:
-            samples.append((at - sent_at[number_of[part[:64].decode()]]) * 1e3)
-    return samples
 
 
 def _repair(relay: Anabranch, operations: int, different: int) -> Round:

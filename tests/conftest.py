@@ -4,17 +4,13 @@
 gives a test a node of its own, for settings and state that others must not see.
 """
 
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
-
-sys.path.insert(0, str(Path(__file__).parent / "node"))
-
 from authors import Author
+from hypothesis import HealthCheck, settings
 from postgres_server import PostgresServer, binaries
 from processes import ADMIN_TOKEN, Node
 from sockets import RelayClient

@@ -1,4 +1,4 @@
-"""How the commands of the pipeline are told to read a log: of whom, and as whom."""
+"""How the commands of the pipeline are told which logs to read, of whom, as whom, and into which lake."""
 
 from __future__ import annotations
 
@@ -11,6 +11,29 @@ import click
 from anabranch.cli.shell import Shell
 from anabranch.cli.units import PublicKeys, SecretKey
 from anabranch.config import READER_ACCESS_KEY, READER_KEY
+
+
+def ingest_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Options of bringing logs into a lake: `sources`, `folder` and `gaps`."""
+    for option in (
+        click.option(
+            "--gaps", type=click.Choice(["error", "bootstrap"]), default="error", help="What to do about a gap."
+        ),
+        click.option(
+            "--lake", "folder", required=True, metavar="DIR", help="Folder of the tables; made when it is not there."
+        ),
+        click.option(
+            "--from",
+            "sources",
+            multiple=True,
+            required=True,
+            metavar="SOURCE",
+            help="A node's folder, a JSONL file or a folder of them, ws://host:port, or postgresql://…; may be given "
+            "again.",
+        ),
+    ):
+        command = option(command)
+    return command
 
 
 def feed_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -47,10 +70,16 @@ def feed_options(command: Callable[..., None]) -> Callable[..., None]:
             help="To a private node: our secret key (nsec or hex), or a file with it.",
         ),
         click.option(
-            "--recipients", type=PublicKeys(), metavar="PUBKEYS", help="Over CHANGES: revisions to these recipients."
+            "--recipients",
+            type=PublicKeys(),
+            metavar="PUBKEYS",
+            help="Only the revisions to these recipients; of a node, over CHANGES.",
         ),
         click.option(
-            "--authors", type=PublicKeys(), metavar="PUBKEYS", help="Over CHANGES: the snapshots of these authors."
+            "--authors",
+            type=PublicKeys(),
+            metavar="PUBKEYS",
+            help="Only the snapshots of these authors; of a node, over CHANGES.",
         ),
     ):
         decorated = option(decorated)

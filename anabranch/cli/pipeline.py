@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import click
 
-from anabranch.cli.feeds import feed_options
+from anabranch.cli.feeds import feed_options, ingest_options
 from anabranch.cli.pipeline_audit import audit_command
 from anabranch.cli.pipeline_export import export_command
 from anabranch.cli.pipeline_report import report_command
@@ -26,16 +26,7 @@ def pipeline() -> None:
 
 
 @pipeline.command("ingest")
-@click.option(
-    "--from",
-    "sources",
-    multiple=True,
-    required=True,
-    metavar="SOURCE",
-    help="A node's folder, a JSONL file or a folder of them, ws://host:port, or postgresql://…; may be given again.",
-)
-@click.option("--lake", "folder", required=True, metavar="DIR", help="Folder of the tables; made when it is not there.")
-@click.option("--gaps", type=click.Choice(["error", "bootstrap"]), default="error", help="What to do about a gap.")
+@ingest_options
 @click.option("--batch-rows", type=click.IntRange(1), metavar="N", help="At most so many lines at once. [1000000]")
 @spark_options
 @options()

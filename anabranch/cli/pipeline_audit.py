@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
+from anabranch.cli.feeds import feed_options
 from anabranch.cli.shell import Exit, Failure, Shell, options
 from anabranch.cli.spark import failures, spark_options, start_spark, watched
-from anabranch.cli.units import PublicKeys, SecretKey
-from anabranch.config import READER_ACCESS_KEY, READER_KEY
 from anabranch.node import now
 
 if TYPE_CHECKING:
@@ -31,24 +31,16 @@ COUNTED = ("operations", "missing", "compacted", "removed", "withdrawn", "forged
 @click.option(
     "--out", type=click.Path(path_type=Path), metavar="DIR", help="Write all that was found into this folder."
 )
-@click.option("--authors", type=PublicKeys(), metavar="PUBKEYS", help="Only the snapshots of these authors.")
-@click.option("--recipients", type=PublicKeys(), metavar="PUBKEYS", help="Only the revisions to these recipients.")
-@click.option(
-    "--key", type=SecretKey(), envvar=READER_KEY, metavar="KEY", help="Our secret key, or a file with it: who we are."
-)
-@click.option("--access-key", envvar=READER_ACCESS_KEY, metavar="KEY", help="To a private node: our access key.")
 @click.option("--token", metavar="TOKEN", help="The nodes' admin token. [ANABRANCH_ADMIN_TOKEN]")
 @spark_options
 @options()
+@feed_options
 def audit_command(
     shell: Shell,
+    feeds: Mapping[str, str],
     names: tuple[str, ...],
     repairs: bool,
     out: Path | None,
-    authors: frozenset[str] | None,
-    recipients: frozenset[str] | None,
-    key: str | None,
-    access_key: str | None,
     token: str | None,
     master: str | None,
     conf: tuple[str, ...],
@@ -56,7 +48,8 @@ def audit_command(
 ) -> None:
     """Say what each replica lacks, whose heads differ and where they contradict; exit 3 when they have not converged.
 
-    A REPLICA is a lake, a node's address or data folder, or a JSONL dump. Everything is proven before it is compared.
+    A REPLICA is a lake, a node's address, data folder or database, or a JSONL dump. Everything is proven before it is
+    compared.
     """
     if len(set(names)) < 2 or len(set(names)) < len(names):
         raise Failure("name two or more different replicas", Exit.USAGE)
@@ -72,26 +65,17 @@ def audit_command(
         from anabranch.pipeline import replicas
         from anabranch.pipeline.jobs.audit import audit
         from anabranch.pipeline.rows import Rules
+        from anabranch.pipeline.sources import without_passwords
 
-        feed_options = {
-            "token": token or settings.admin_token or "",
-            "authors": ",".join(sorted(authors or ())),
-            "recipients": ",".join(sorted(recipients or ())),
-            "key": key or "",
-            "accessKey": access_key or "",
-        }
-        reading = replicas.Reading(
-            {name: value for name, value in feed_options.items() if value},
-            Rules(settings.event_limits(), settings.kind_policy()),
-            wait,
-        )
-        scope = replicas.Scope(authors or frozenset(), recipients or frozenset())
-        replicas.check(names, reading)
+        given, feeds = without_passwords(names, feeds if token is None else {**feeds, "token": token})
+        reading = replicas.Reading(feeds, Rules(settings.event_limits(), settings.kind_policy()), wait)
+        scope = replicas.Scope.of(feeds)
+        replicas.check(given, reading)
         before, done = None, {}
         with start_spark(master, conf) as spark:
             started = now.monotonic()
             with watched(spark, show):
-                opened = replicas.opened(spark, names, Path(work), reading)
+                opened = replicas.opened(spark, given, Path(work), reading)
                 found = audit(opened, now.seconds(), scope)
                 if repairs and any(found.findings.missing.values()):
                     before, done = found.findings, _repair(found, opened, Path(work), reading)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from anabranch.cli.feeds import feed_options
+from anabranch.cli.feeds import feed_options, ingest_options
 from anabranch.cli.shell import Exit, Shell, options
 from anabranch.cli.spark import conf_of, drop_until_ended, failures, heard, spark_parameters
 from anabranch.cli.units import Span
@@ -33,15 +33,7 @@ POLL_SECONDS = 0.2
 
 
 @click.command("run")
-@click.option(
-    "--from",
-    "sources",
-    multiple=True,
-    required=True,
-    metavar="SOURCE",
-    help="As for `ingest`; may be given again.",
-)
-@click.option("--lake", "folder", required=True, metavar="DIR", help="Folder of the tables; made when it is not there.")
+@ingest_options
 @click.option("--every", type=Span(), metavar="SPAN", help="Begin a cycle so often, as 30s or 5m. [default: 30s]")
 @click.option("--continuous", is_flag=True, help="Begin the next cycle a second after the last.")
 @click.option("--once", is_flag=True, help="One cycle only; exits with 1 where something in it failed.")
@@ -51,7 +43,6 @@ POLL_SECONDS = 0.2
     metavar="FILE.html",
     help="Write a report there when something is new.",
 )
-@click.option("--gaps", type=click.Choice(["error", "bootstrap"]), default="error", help="What to do about a gap.")
 @click.option("--quiet", is_flag=True, help="A line only where something is new or wrong.")
 @click.option("--beside", type=int, metavar="PID", help="End when this process, which started it, has ended.")
 @spark_parameters

@@ -21,7 +21,6 @@ from anabranch.core.nostr import Keys
 from anabranch.core.revisions import GIFT_WRAP, is_revision
 from anabranch.core.token import GapReason, Log, Position
 from anabranch.pipeline.feed import Advance, FeedError, Mark, Missing, Rows, Span, advance_log, positions
-from anabranch.pipeline.feed_admin import PORTS
 from anabranch.pipeline.relay import TALK_ERRORS, TIMEOUT, Change, Relay
 
 
@@ -59,7 +58,7 @@ class ChangesFeed:
         """What the relay says of its log."""
         secure = self._parts.scheme == "wss"
         kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
-        connection = kind(self._parts.hostname or "", self._parts.port or PORTS[self._parts.scheme], timeout=TIMEOUT)
+        connection = kind(self._parts.hostname or "", self._parts.port, timeout=TIMEOUT)
         try:
             connection.request("GET", self._parts.path or "/", headers={"Accept": "application/nostr+json"})
             said = msgspec.json.decode(connection.getresponse().read())["changes_feed"]

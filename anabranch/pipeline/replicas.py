@@ -21,13 +21,14 @@ from anabranch.pipeline.jobs.ingest import ingest
 from anabranch.pipeline.lake import Lake, is_lake
 from anabranch.pipeline.rows import Rules
 from anabranch.pipeline.schema import FAMILIES
-from anabranch.pipeline.sources import ADDRESSES, open_feeds
+from anabranch.pipeline.sources import ADDRESSES, DATABASES, open_feeds
 
 
 class Kind(StrEnum):
     LAKE = "lake"
     NODE = "node"
     STORE = "store"
+    DATABASE = "database"
     DUMP = "dump"
 
 
@@ -36,6 +37,11 @@ class Scope(msgspec.Struct, frozen=True):
 
     authors: frozenset[str] = frozenset()
     recipients: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> Scope:
+        """What the options of feeds name."""
+        return cls(*(frozenset(filter(None, options.get(name, "").split(","))) for name in ("authors", "recipients")))
 
     def condition(self) -> Column:
         if not self.authors and not self.recipients:
@@ -65,6 +71,8 @@ def kind_of(name: str) -> Kind:
     scheme = urlsplit(name).scheme
     if scheme in ADDRESSES:
         return Kind.NODE
+    if scheme in DATABASES:
+        return Kind.DATABASE
     if scheme not in ("", "file") or is_lake(name):
         return Kind.LAKE
     return Kind.STORE if is_store(Path(name)) else Kind.DUMP

@@ -2,11 +2,13 @@
 
 import json
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import node_peers
 import pytest
+
+from bench import peers
 
 Script = Callable[..., dict[str, Any]]
 
@@ -34,3 +36,15 @@ def javascript(node_js: list[str]) -> Script:
         return json.loads(done.stdout.strip().rpartition("\n")[2])
 
     return run
+
+
+@pytest.fixture
+def plain_relay() -> Iterator[str]:
+    """Where a relay without negentropy listens."""
+    relay = peers.NostrRelay()
+    try:
+        relay.version()
+        with relay.start() as running:
+            yield running.url
+    except peers.Unavailable as reason:
+        pytest.skip(str(reason))

@@ -1,22 +1,14 @@
 """Links to relays that others wrote: nostr-sdk's (Rust, NIP-77) and nostr-relay (Python, without NIP-77)."""
 
 import asyncio
-import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
-import pytest
 from authors import Author
+from nodes import caught_up, explained, ids, link, shown
 from processes import Node
 from sdk_peers import running_relay
 from sockets import RelayClient
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "replicate"))
-sys.path.insert(0, str(Path(__file__).parents[2]))  # the benchmarks know how to install and start other relays
-from nodes import caught_up, explained, ids, link, shown
-
-from bench import peers
 
 
 async def wait(read: Callable[..., Any], *arguments: Any) -> Any:
@@ -60,17 +52,6 @@ async def follow_and_feed(node: Node, url: str, author: Author) -> None:
 async def test_ours_follows_and_feeds_the_relay_of_nostr_sdk(start_node: Callable[..., Node], author: Author):
     async with running_relay() as url:
         await follow_and_feed(start_node(), url, author)
-
-
-@pytest.fixture
-def plain_relay() -> Iterator[str]:
-    relay = peers.NostrRelay()
-    try:
-        relay.version()
-        with relay.start() as running:
-            yield running.url
-    except peers.Unavailable as reason:
-        pytest.skip(str(reason))
 
 
 async def test_ours_follows_and_feeds_a_relay_without_negentropy(

@@ -6,9 +6,7 @@ own node; nostr-sdk's client and nostr-tools' NegentropySync with our own node.
 
 import asyncio
 import contextlib
-import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import node_peers
@@ -45,10 +43,7 @@ from anabranch.client.reconcile import (
 )
 from anabranch.core import nostr
 from anabranch.core.nostr import Event, Keys
-
-sys.path.insert(0, str(Path(__file__).parents[2]))  # the benchmarks know how to install and start other relays
 from bench import events as corpus
-from bench import peers
 
 NIP77 = node_peers.PEERS / "node_modules" / "nostr-tools" / "lib" / "esm" / "nip77.js"
 COUNT = 1_500
@@ -158,17 +153,6 @@ async def test_ours_authenticates_to_the_relay_of_nostr_sdk(local_relay: Callabl
 
 
 # --- our client with a relay that has no negentropy ---------------------------------------------------------------
-
-
-@pytest.fixture
-def plain_relay() -> Iterator[str]:
-    relay = peers.NostrRelay()
-    try:
-        relay.version()
-        with relay.start() as running:
-            yield running.url
-    except peers.Unavailable as reason:
-        pytest.skip(str(reason))
 
 
 async def test_ours_falls_back_to_pages_with_nostr_relay(plain_relay: str) -> None:

@@ -2,15 +2,13 @@
 
 import asyncio
 import json
-import random
 from collections.abc import Callable
 
 import pytest
-from authors import Author, ids, snapshot, versions
+from authors import Author, ids, versions
 from postgres_server import PostgresServer
 from processes import Node
-from sockets import RelayClient
-from test_relay_crashes import Witness
+from test_relay_crashes import Witness, killed_while_publishing
 
 
 @pytest.fixture
@@ -41,22 +39,7 @@ async def test_what_is_published_is_served_live_and_replayed_also_after_a_restar
 async def test_a_kill_during_ingest_loses_nothing_acknowledged(
     start_node: Callable[..., Node], author: Author, url: str
 ) -> None:
-    own, witness = start_node(env={"STORE": url}), Witness(author)
-    for number in range(3):
-        tip = own.max_seq()
-        async with RelayClient.open(own.url) as follower, RelayClient.open(own.url) as one:
-            await witness.check(one)
-            work = [[snapshot(author, f"{number}-{b}-{n}", {"x": 1}) for n in range(10)] for b in range(40)]
-            tasks = [asyncio.create_task(witness.follow(follower, tip))]
-            tasks.append(asyncio.create_task(witness.publish(one, work)))
-            await asyncio.sleep(0.2 + random.random() * 0.3)
-            own.kill9()
-            await asyncio.gather(*tasks)
-        own.verify()
-        own.start()
-    async with RelayClient.open(own.url) as client:
-        await witness.check(client)
-    assert witness.acknowledged
+    await killed_while_publishing(start_node(env={"STORE": url}), Witness(author), rounds=3, clients=1, batches=40)
 
 
 async def test_a_node_outlives_a_restart_of_its_database(

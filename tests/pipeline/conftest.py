@@ -1,16 +1,12 @@
 """One Spark session for all tests of the pipeline, and logs to feed it with."""
 
 import os
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from logs import make_store
+from pyspark.sql import SparkSession
 
 from anabranch.pipeline.generate import Plan, generate
 from anabranch.pipeline.lake import Lake

@@ -16,10 +16,14 @@ from anabranch.core.nostr import Limits, serialise
 from anabranch.core.operation import KindPolicy
 from anabranch.core.token import Position
 from anabranch.pipeline import feed as feeds
+from anabranch.pipeline import replicas
 from anabranch.pipeline.feed import FeedError, GapFound
+from anabranch.pipeline.jobs.audit import audit
 from anabranch.pipeline.jobs.ingest import ingest
+from anabranch.pipeline.jobs.repair import repair
 from anabranch.pipeline.lake import Lake
-from anabranch.pipeline.sources import open_feeds
+from anabranch.pipeline.replicas import Reading
+from anabranch.pipeline.sources import open_feeds, without_passwords
 from anabranch.store.contract import StoreError
 from anabranch.store.postgres import PostgresStore
 from anabranch.store.transfer import import_lines
@@ -120,6 +124,20 @@ def test_another_epoch_is_a_gap(new_lake: Callable[[], Lake], store: PostgresSto
         ingest(lake, [url])
     assert "not-shown" not in str(gap.value)
     assert ingest(lake, [url], gaps="bootstrap").gaps == 1
+
+
+def test_a_database_is_a_replica_like_any_other(spark: SparkSession, tmp_path: Path, store: PostgresStore, url: str):
+    events = [serialise(snapshot(AUTHORS[0], "A", {"laptop": n}, START + n)) for n in range(1, 4)]
+    fill(store, events[:2])
+    (tmp_path / "dump.jsonl").write_bytes(b"\n".join(events))
+    (shown,), options = without_passwords([url], {})
+    reading = Reading(options)
+    opened = replicas.opened(spark, [shown, str(tmp_path / "dump.jsonl")], tmp_path / "work", reading)
+    found = audit(opened, START + 10)
+    assert found.findings.missing == {shown: 1, str(tmp_path / "dump.jsonl"): 0}
+    refusal = repair(opened[0], tmp_path / "dump.jsonl", 1, reading, START * 1000).problem
+    assert refusal is not None and "name the address of its node" in refusal
+    assert "not-shown" not in shown
 
 
 async def test_a_running_nodes_log_is_read_beside_it(

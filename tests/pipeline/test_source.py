@@ -2,7 +2,10 @@
 
 import gzip
 import shutil
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pyarrow as pa
@@ -228,6 +231,30 @@ def test_what_cannot_be_read_says_why(tmp_path: Path):
     with pytest.raises(FeedError, match="does not answer"):
         open_feeds("ws://127.0.0.1:9")[0].mark()
     assert not list(DumpFeed(tmp_path / "empty.jsonl", Limits()).spans(None, _empty(tmp_path), 3))
+
+
+def test_a_web_server_that_is_no_node_is_told_apart():
+    for page, words in {"": "has no /admin/log", "<html>hello</html>": "no answer that makes sense"}.items():
+        with web_server(page) as url, pytest.raises(FeedError, match=words):
+            open_feeds(url)[0].mark()
+
+
+@contextmanager
+def web_server(page: str) -> Iterator[str]:
+    """Answers every GET with the page; without one with 404."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200 if page else 404)
+            self.end_headers()
+            self.wfile.write(page.encode())
+
+        def log_message(self, *_: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
 
 
 def _empty(folder: Path):

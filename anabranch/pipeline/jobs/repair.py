@@ -65,6 +65,8 @@ def repair(replica: Replica, lines: Path, count: int, reading: Reading, now_ms: 
             return _ingest(replica.lake, lines, count, reading)
         case Kind.STORE:
             return _import(Path(replica.name), lines, count, reading, now_ms)
+        case Kind.DATABASE:
+            return Repaired(count, problem="a database is only read: name the address of its node (ws://host:port)")
     return Repaired(count, problem="a dump is not written to: name a node, a store or a lake that was made of it")
 
 

@@ -192,6 +192,7 @@ class Checks:
             right = _maximal([(id, clock) for id, clock, _ in versions])
             if {id for id, _, head in versions if head} != right:
                 self.breach(f"{host.name} has the wrong heads of a document with {len(versions)} versions")
+        self._replaceables_are_right(host)
         named: dict[bytes, set[bytes]] = {}
         revisions = host.store.connection.execute(
             "SELECT r.document, r.revision, r.parents, o.head FROM revisions r JOIN operations o USING (position)"
@@ -203,6 +204,19 @@ class Checks:
                 self.breach(
                     f"{host.name} is wrong about {revision.hex()[:8]}, which it calls {'a' if head else 'no'} head"
                 )
+
+    def _replaceables_are_right(self, host: Host) -> None:
+        """Of all versions of a replaceable event that a store ever took the latest is there; of equal times, the least id."""
+        rows = host.store.connection.execute(
+            "SELECT document, created_at, id, head FROM operations WHERE family = 0 AND document IS NOT NULL"
+        )
+        best: dict[bytes, tuple[int, bytes, bool]] = {}
+        for document, created_at, id, head in rows:
+            told = (-created_at, id, bool(head))
+            best[document] = min(best.get(document, told), told)
+        for document, (_, id, head) in best.items():
+            if not head:
+                self.breach(f"{host.name} has another version of {document.hex()[:8]} than {id.hex()[:8]}")
 
     def stands_for(self, host: Host, id: str) -> bool:
         """Whether there is a good reason for a host not to know an operation: something else stands for it."""

@@ -125,8 +125,8 @@ class Checks:
             if given.setdefault(at, id.hex()) != id.hex():
                 self.breach(f"{host.name} has {id.hex()[:8]} at {at}, where {given[at][:8]} stood")
         self._tips[name] = max(self._tips[name], log.tip)
-        self.links.booted(host)
         held = self.holding[host.name] = ids(host.store.connection)
+        self.links.booted(host, held)
         for id in sorted(self.acknowledged.get(host.name, set()) - held - self.excused):
             if not self.stands_for(host, id):
                 self.breach(f"{host.name} has lost {id[:8]}, which it had acknowledged")
@@ -150,8 +150,10 @@ class Checks:
         return host.name in self._put_back
 
     def _lose(self, acknowledged: set[str]) -> None:
-        """Whoever acknowledged these has them no longer. If somebody else has, all will have them in the end."""
-        self.excused |= acknowledged - set().union(*self.holding.values())
+        """Whoever acknowledged these has them no longer. If somebody else has who can be believed, all will have them
+        in the end."""
+        honest = (held for name, held in self.holding.items() if name not in self.links.liars)
+        self.excused |= acknowledged.difference(*honest)
         self.acknowledged.setdefault("", set()).update(acknowledged)
 
     @contextmanager
@@ -192,6 +194,7 @@ class Checks:
             right = _maximal([(id, clock) for id, clock, _ in versions])
             if {id for id, _, head in versions if head} != right:
                 self.breach(f"{host.name} has the wrong heads of a document with {len(versions)} versions")
+        self._replaceables_are_right(host)
         named: dict[bytes, set[bytes]] = {}
         revisions = host.store.connection.execute(
             "SELECT r.document, r.revision, r.parents, o.head FROM revisions r JOIN operations o USING (position)"
@@ -203,6 +206,19 @@ class Checks:
                 self.breach(
                     f"{host.name} is wrong about {revision.hex()[:8]}, which it calls {'a' if head else 'no'} head"
                 )
+
+    def _replaceables_are_right(self, host: Host) -> None:
+        """Of all versions of a replaceable event that a store took the latest is there; of equal times, the least."""
+        rows = host.store.connection.execute(
+            "SELECT document, created_at, id, head FROM operations WHERE family = 0 AND document IS NOT NULL"
+        )
+        best: dict[bytes, tuple[int, bytes, bool]] = {}
+        for document, created_at, id, head in rows:
+            told = (-created_at, id, bool(head))
+            best[document] = min(best.get(document, told), told)
+        for document, (_, id, head) in best.items():
+            if not head:
+                self.breach(f"{host.name} has another version of {document.hex()[:8]} than {id.hex()[:8]}")
 
     def stands_for(self, host: Host, id: str) -> bool:
         """Whether there is a good reason for a host not to know an operation: something else stands for it."""

@@ -29,10 +29,12 @@ class LinkChecks:
         self._records: dict[tuple[str, str], LinkRecord] = {}  # peer, scope and direction: they never change
         self._at: dict[tuple[str, str], ProgressToken] = {}  # (host, link) → the checkpoint that was seen last
 
-    def booted(self, host: Host) -> None:
-        """What was checked before may have been put back."""
+    def booted(self, host: Host, held: set[str]) -> None:
+        """What was checked may have been put back. What the host has not `held` on to may be given back to it."""
         for key in [key for key in self._at if key[0] == host.name]:
             del self._at[key]
+        for key in [key for key, giver in self._origins.items() if giver == host.name and key[1] not in held]:
+            del self._origins[key]
 
     def moved(
         self, host: Host, change: LinkChange, offers: Sequence[Offer] = (), outcomes: Sequence[Outcome] = ()
@@ -123,7 +125,8 @@ class LinkChecks:
         return not checks.stands_for(host, id)
 
     def offered(self, host: Host, source: str, id: str) -> None:
-        """A node gives an operation to another: never to the one it has it from."""
+        """A node gives an operation to another: never to the one it has it from, unless that one has lost it since. It
+        may then be on its way there twice: it is no echo."""
         if self._origins.get((source, id)) == host.name and self._checks.retains(host, id):
             self._checks.breach(f"{source} gave {id[:8]} back to {host.name}, from whom it has it")
 

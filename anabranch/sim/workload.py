@@ -119,7 +119,8 @@ class Device:
             return self._notary.sign(author, DELETION, [["e", self._random.choice(self._posts)]], "", now)
         if chance < 0.3:
             mark("replaced")
-            return self._notary.sign(author, PROFILE, [], self._say(), now)
+            hour = now - now % 3600  # as some apps tell it, so that many versions of one thing are of the same time
+            return self._notary.sign(author, PROFILE, [], self._say(), hour)
         if chance < 0.5:
             tags = [["d", self._random.choice(self.author.coordinates)]]
             return self._notary.sign(author, ARTICLE, tags, self._say(), now)

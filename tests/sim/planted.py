@@ -187,6 +187,11 @@ def a_deletion_that_is_forgotten_when_it_comes_first(patch: pytest.MonkeyPatch) 
     patch.setattr(sql_writer._Group, "_is_deleted", lambda self, operation, id: False)
 
 
+@bug(within=10)
+def a_tie_that_the_last_to_arrive_wins(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(nostr, "newer", lambda a_at, a_id, b_at, b_id: a_at > b_at)
+
+
 @bug(within=40)
 def heads_that_are_not_demoted(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(sql_writer._Group, "_demote", lambda self, positions: None)

@@ -117,6 +117,8 @@ class LinkSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     name: str | None = None
     direction: Annotated[str, Meta(pattern="^(pull|push|both)$")] = "pull"
     scope: dict[str, Any] = {}
+    key_file: str | None = None
+    access_key_file: str | None = None
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -160,7 +162,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     log_level: doc(Annotated[str, Meta(pattern="^(debug|info|warning|error)$")], "which log lines are written") = "info"
     links: doc(
         tuple[LinkSettings, ...],
-        "whom this node follows and feeds, one `[[links]]` table each with peer, name, direction and scope; "
+        "whom this node follows and feeds, one `[[links]]` table each with peer, name, direction, scope, "
+        "key_file and access_key_file; "
         "in the environment a JSON list",
     ) = ()
     retention: RetentionSettings = RetentionSettings()

@@ -14,6 +14,7 @@ from anabranch.cli.shell import Exit, Failure, Shell, options, rows
 from anabranch.store.held import is_held
 
 POLL_SECONDS = 0.2
+_KEY_FILE = click.Path(exists=True, dir_okay=False, resolve_path=True)
 
 
 @click.group()
@@ -65,17 +66,34 @@ def _waiting(command: Any) -> Any:
 @click.option("--document", "documents", multiple=True, metavar="D", help="Only this document; repeatable.")
 @click.option("--collection", "collections", multiple=True, metavar="C", help="Only this collection; repeatable.")
 @click.option("--recipient", "recipients", multiple=True, metavar="HEX", help="Only for this recipient; repeatable.")
+@click.option("--key-file", type=_KEY_FILE, help="To a private peer: the file with our secret key (nsec or hex).")
+@click.option("--access-key-file", type=_KEY_FILE, help="The file with our access key, where the peer asks for one.")
 @_waiting
 @options()
 def add(
-    shell: Shell, peer: str, name: str | None, direction: str, wait: bool, timeout: float, **scope: tuple[Any, ...]
+    shell: Shell,
+    peer: str,
+    name: str | None,
+    direction: str,
+    key_file: str | None,
+    access_key_file: str | None,
+    wait: bool,
+    timeout: float,
+    **scope: tuple[Any, ...],
 ) -> None:
-    """Begin to follow or feed PEER, a websocket address. Without a scope it is everything."""
+    """Begin to follow or feed PEER, a websocket address. Without a scope it is everything.
+
+    The node reads the key files itself, for each connection anew, and keeps only where they are.
+    """
     body = {
         "peer": peer,
         "direction": direction,
         "scope": {name: list(values) for name, values in scope.items() if values},
-        **({"name": name} if name is not None else {}),
+        **{
+            field: value
+            for field, value in (("name", name), ("key_file", key_file), ("access_key_file", access_key_file))
+            if value is not None
+        },
     }
     node = _node(shell)
     _finish(shell, node, node.request("POST", "/admin/links", body), wait, timeout)

@@ -21,7 +21,7 @@ from anabranch.client import Keys, Replica, ReplicaError
 from anabranch.client.now import REAL
 from anabranch.config import NOTES_FOLDER
 from anabranch.core import nip19
-from anabranch.core.nostr import Invalid, is_hex
+from anabranch.core.nostr import Invalid
 
 REPLICA, KEY = "notes.db", "key"
 
@@ -53,7 +53,7 @@ class NotesShell(Shell):
             where = "" if self.folder == NotesShell(None, None, False, False).folder else f" --data {self.folder}"
             raise Failure(f"no notes in {self.folder}; begin with `anabranch notes init{where}`") from None
         try:
-            return parse_secret(text)
+            return nip19.parse_secret(text)
         except (Invalid, UnicodeDecodeError) as error:
             raise Failure(f"{file}: {error}; put a copy of your key there") from None
 
@@ -84,17 +84,6 @@ class NotesShell(Shell):
 
 def holds_something(file: Path) -> bool:
     return file.exists() and file.stat().st_size > 0
-
-
-def parse_secret(text: str) -> bytes:
-    """A secret key as `nsec1…` or hex, or `Invalid`."""
-    text = text.strip()
-    secret = bytes.fromhex(text.lower()) if is_hex(text.lower(), 64) else nip19.decode("nsec", text)
-    try:
-        Keys(secret)
-    except ValueError:
-        raise Invalid("these bytes are no secret key") from None
-    return secret
 
 
 def new_secret() -> bytes:

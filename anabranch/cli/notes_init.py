@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from anabranch.cli.notes_folder import KEY, REPLICA, NotesShell, holds_something, new_secret, options, parse_secret
+from anabranch.cli.notes_folder import KEY, REPLICA, NotesShell, holds_something, new_secret, options
 from anabranch.cli.notes_writing import at_terminal, interruptible
 from anabranch.cli.shell import Exit, Failure
 from anabranch.client import BadRelay, Keys, WrongReplica
@@ -93,7 +93,7 @@ def _asked_for() -> bytes:
     else:
         asked = sys.stdin.readline()
     try:
-        return parse_secret(asked)
+        return nip19.parse_secret(asked)
     except Invalid as error:
         raise Failure(f"this is no secret key: {error}", Exit.USAGE) from None
 

@@ -52,10 +52,11 @@ def check(shell: Shell, everything: bool) -> None:
 
 def _wrong_links(settings: Settings) -> str | None:
     from anabranch.node.linking import link_specs
-    from anabranch.replicate.links import LinkError
+    from anabranch.replicate.links import LinkError, check_keys
 
     try:
-        link_specs(settings)
+        for spec in link_specs(settings):
+            check_keys(spec)
     except LinkError as error:
         return str(error)
     return None

@@ -79,7 +79,7 @@ class SecretKey(click.ParamType):
     name = "key"
 
     def convert(self, value: Any, parameter: Any, context: Any) -> str:
-        from anabranch.cli.notes_folder import parse_secret
+        from anabranch.core.nip19 import parse_secret
 
         try:
             file = Path(str(value))

@@ -19,7 +19,6 @@ from typing import Any
 import msgspec
 
 from anabranch.client import messages
-from anabranch.client.authentication import Authentication
 from anabranch.client.bootstraps import (
     STAGE_BYTES,
     STAGE_COUNT,
@@ -34,6 +33,7 @@ from anabranch.client.effects import (
     Absent,
     Acknowledge,
     Apply,
+    Authenticate,
     Dial,
     Discard,
     Effect,
@@ -51,6 +51,7 @@ from anabranch.client.publishing import Publisher
 from anabranch.core.nostr import TIMESTAMP_MAX
 from anabranch.core.operation import Family
 from anabranch.core.token import GapReason, Log, Position, gap
+from anabranch.wire.authentication import Authentication, NotLetIn, Sign, Step
 
 WANTED_COUNT = 256
 MESSAGE_BYTES = 131_072  # what a relay is taken to read where it does not say
@@ -250,7 +251,7 @@ class Follower:
 
     def _authenticate(self, now: float) -> list[Effect]:
         self._await(now)
-        return [*self._go(Cue.CHALLENGED), *self._authentication.need()]
+        return [*self._go(Cue.CHALLENGED), *_proving(self._authentication.need())]
 
     def answering(self, event: str) -> list[Effect]:
         self._authentication.answering(event)
@@ -264,12 +265,12 @@ class Follower:
         return [Discard(), *self._authenticate(now)]
 
     def _take_ok(self, frame: Frame, now: float) -> list[Effect]:
-        if self._authentication.proven_by(frame):
+        if self._authentication.proven_by(str(frame[1]), frame[2] is True, frame.text(3)):
             return self._publisher.wake(anew=True) if self.state is State.LIVE else self._begin(now)
         answered = self._publisher.answered(frame, now)
         # A relay that lets everybody read may still want to know who writes.
         if frame.text(3).startswith("auth-required:") and self._authentication.possible:
-            return [*answered, *self._authentication.need()]
+            return [*answered, *_proving(self._authentication.need())]
         return answered
 
     # --- where to begin ---
@@ -336,7 +337,7 @@ class Follower:
             return self._take(Frame(message), now)
         except CannotReconcile as error:
             return self._replay_all(str(error), now)
-        except ProtocolError as error:
+        except (ProtocolError, NotLetIn) as error:
             return self.lost(str(error), now)
 
     def _take(self, frame: Frame, now: float) -> list[Effect]:
@@ -346,9 +347,9 @@ class Follower:
             case "OK":
                 return self._take_ok(frame, now)
             case "AUTH":
-                return self._authentication.challenged(frame.text(1))
+                return _proving(self._authentication.challenged(frame.text(1)))
             case "TOKEN":
-                return self._authentication.token_answered(frame)
+                return _proving(self._authentication.token_answered(frame[2] is True, frame.text(3)))
             case "NOTICE":
                 self.last_notice = short(frame.text(1))
                 return []
@@ -510,3 +511,7 @@ def _object(document: Any, name: str) -> dict[str, Any]:
 
 def _count(value: Any) -> int:
     return value if isinstance(value, int) and value >= 0 else 0
+
+
+def _proving(steps: list[Step]) -> list[Effect]:
+    return [Authenticate(step.challenge) if isinstance(step, Sign) else Send(step.message) for step in steps]

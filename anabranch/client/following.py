@@ -19,7 +19,7 @@ from websockets.exceptions import ConnectionClosed, WebSocketException
 from websockets.frames import CloseCode
 
 from anabranch.client import effects as do
-from anabranch.client import information, messages, proving
+from anabranch.client import information, proving
 from anabranch.client.document import Change, ChangeKind
 from anabranch.client.effects import Effect
 from anabranch.client.errors import NoSuchRelay, ReplicaError
@@ -30,7 +30,8 @@ from anabranch.client.ledger import KnownRelay, Ledger
 from anabranch.client.now import World
 from anabranch.client.sealing import Sealer
 from anabranch.client.staging import Staging
-from anabranch.core.nostr import AUTH
+from anabranch.core.nostr import serialise
+from anabranch.wire import authentication, dialogue
 
 CONNECT_SECONDS = 15.0
 MESSAGE_BYTES_MAX = 4 << 20
@@ -193,9 +194,8 @@ class Following:
             case do.Told():
                 host.tell([Change(ChangeKind.RELAY, None, self.url, f"{effect.state}: {effect.why}".rstrip(": "))])
             case do.Authenticate():
-                tags = [["relay", self.url], ["challenge", effect.challenge]]
-                event = host.sealer.keys.sign(AUTH, tags, "", self._world.seconds())
-                return [*follower.answering(event.id), do.Send(messages.authenticate(event))]
+                event = authentication.answer(host.sealer.keys, self.url, effect.challenge, self._world.seconds())
+                return [*follower.answering(event.id), do.Send(dialogue.auth(serialise(event)))]
             case do.LoadOwed():
                 return await self._load_owed(effect)
             case do.Acknowledge():

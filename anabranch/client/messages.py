@@ -12,7 +12,6 @@ from typing import Any
 import msgspec
 
 from anabranch.core import revisions, snapshots
-from anabranch.core.nostr import Event, serialise
 from anabranch.core.operation import Family
 
 encode = msgspec.json.Encoder().encode
@@ -119,11 +118,3 @@ def close(name: str, verb: str = "CLOSE") -> bytes:
 
 def publish(raw: bytes) -> bytes:
     return b'["EVENT",%b]' % raw
-
-
-def authenticate(event: Event) -> bytes:
-    return b'["AUTH",%b]' % serialise(event)
-
-
-def token(access_key: str) -> bytes:
-    return encode(("TOKEN", access_key))

@@ -19,7 +19,7 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
 from anabranch.client.now import REAL, World
 from anabranch.core import nostr
 from anabranch.core.nostr import Keys
-from anabranch.wire import dialogue
+from anabranch.wire import authentication, dialogue
 from anabranch.wire.dialogue import (
     BOUNDS,
     Accuse,
@@ -288,8 +288,7 @@ class RelayConnection:
     async def _sign(self, challenge: str, deadline: float) -> Ok:
         if self.keys is None:
             raise Refused(self.url, "auth-required: it asks who we are, and no keys were given")
-        tags = [["relay", self.url], ["challenge", challenge]]
-        event = self.keys.sign(nostr.AUTH, tags, "", self.world.seconds())
+        event = authentication.answer(self.keys, self.url, challenge, self.world.seconds())
         await self._send(dialogue.auth(nostr.serialise(event)))
         while True:
             answer = await self._hear(deadline)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anabranch.core.nostr import Invalid
+from anabranch.core.nostr import Invalid, Keys, is_hex
 
 _ALPHABET = "qpzry9x8gf2tvdw0s3jn54khce6mua7l"
 _GENERATORS = (0x3B6A57B2, 0x26508E6D, 0x1EA119FA, 0x3D4233DD, 0x2A1462B3)
@@ -29,6 +29,17 @@ def decode(prefix: str, text: str) -> bytes:
     if len(key) != 32:
         raise Invalid(f"this {prefix} has not the length of a key")
     return key
+
+
+def parse_secret(text: str) -> bytes:
+    """A secret key as `nsec1…` or hex, or `Invalid`."""
+    text = text.strip()
+    secret = bytes.fromhex(text.lower()) if is_hex(text.lower(), 64) else decode("nsec", text)
+    try:
+        Keys(secret)
+    except ValueError:
+        raise Invalid("these bytes are no secret key") from None
+    return secret
 
 
 def _expanded(prefix: str) -> list[int]:

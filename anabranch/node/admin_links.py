@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from anabranch.node.http import Answer, Request, json_answer
-from anabranch.replicate.links import LinkError, NoSuchLink, spec_of
+from anabranch.replicate.links import LinkError, NoSuchLink, check_keys, spec_of
 
 if TYPE_CHECKING:
     from anabranch.node.main import Node
@@ -45,7 +45,7 @@ async def _all(node: Node, request: Request, body: dict[str, Any]) -> Answer:
         return json_answer({"links": [node.links.describe(name) for name in sorted(node.links.links)]})
     if request.method != "POST":
         return _NOT_ALLOWED
-    link = await node.links.add(spec_of(body))
+    link = await node.links.add(check_keys(spec_of(body)))
     return json_answer(node.links.describe(link.spec.name), 201)
 
 

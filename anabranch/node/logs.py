@@ -42,3 +42,4 @@ def set_up(format: str, level: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines() if format == "json" else TextLines())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    logging.getLogger("websockets").setLevel(logging.WARNING)  # it would write every frame down, with what is in it

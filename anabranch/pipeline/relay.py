@@ -18,11 +18,11 @@ import msgspec
 from websockets.exceptions import WebSocketException
 from websockets.sync.client import ClientConnection, connect
 
-from anabranch.client.messages import Frame, ProtocolError, encode, token
+from anabranch.client.messages import Frame, ProtocolError, encode
 from anabranch.core import nostr
 from anabranch.core.nostr import Keys
 from anabranch.pipeline.feed import FeedError
-from anabranch.wire import dialogue
+from anabranch.wire import authentication, dialogue
 from anabranch.wire.dialogue import AUTH_REQUIRED, BOUNDS, Authenticate, Effect, Finish, Found, Reconnect, Send
 from anabranch.wire.paging import Pages
 
@@ -126,10 +126,9 @@ class Relay:
         while self._challenge is None:
             self._hear()
         if self._access_key is not None:
-            self._send(token(self._access_key))
+            self._send(dialogue.token(self._access_key))
             self._accepted("TOKEN", self._access_key)
-        tags = [["relay", self._url], ["challenge", self._challenge]]
-        event = self._keys.sign(nostr.AUTH, tags, "", int(time.time()))
+        event = authentication.answer(self._keys, self._url, self._challenge, int(time.time()))
         self._send(dialogue.auth(nostr.serialise(event)))
         self._accepted("OK", event.id)
 

@@ -8,6 +8,7 @@ from anabranch.core.checkpoint import Checkpoint
 from anabranch.core.token import Log
 from anabranch.replicate.link import Link
 from anabranch.replicate.peers import PeerKind
+from anabranch.replicate.refusals import advice
 from anabranch.replicate.states import LinkState, Phase
 
 if TYPE_CHECKING:
@@ -24,6 +25,9 @@ def described(following: Following, clock: float, wall: int, own: Log) -> dict[s
         "scope": spec.scope.conditions(),
         "scope_id": spec.scope.id,
         "origin": spec.origin,
+        "key_file": spec.files.key,
+        "access_key_file": spec.files.access_key,
+        "pubkey": link.identity.keys.pubkey if link.identity is not None else None,
         "state": str(link.state),
         "phase": str(link.phase),
         "caught_up": link.caught_up,
@@ -139,7 +143,8 @@ def _waiting(link: Link, clock: float) -> list[str]:
         return [f"It waits while {link.round.step}."]
     if link.pusher is not None and not link.pusher.settled:
         refusal = f"; the peer said: {link.pusher.last_refusal}" if link.pusher.last_refusal else ""
-        return [f"It waits for the peer to take {link.pusher.waiting} operations{refusal}."]
+        waits = f"It waits for the peer to take {link.pusher.waiting} operations{refusal}."
+        return [waits, *_advice(link.pusher.last_refusal)]
     return [] if link.caught_up else [f"It waits while {link.phase}."]
 
 
@@ -147,4 +152,9 @@ def _suspicion(link: Link) -> list[str]:
     if link.last_error is None:
         return []
     said = f" The peer's last notice: {link.last_notice}" if link.last_notice else ""
-    return [f"Suspected cause: {link.last_error}.{said}"]
+    return [f"Suspected cause: {link.last_error}.{said}", *_advice(link.last_error)]
+
+
+def _advice(reason: str | None) -> list[str]:
+    found = advice(reason or "")
+    return [found] if found is not None else []

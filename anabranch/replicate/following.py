@@ -12,7 +12,7 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 from websockets.asyncio.client import ClientConnection
@@ -31,6 +31,7 @@ from anabranch.replicate.applying import Host, Page
 from anabranch.replicate.budget import Budget
 from anabranch.replicate.dialling import Unreachable
 from anabranch.replicate.effects import Applied, Effect, Owed
+from anabranch.replicate.identity import Identity, NoIdentity
 from anabranch.replicate.link import Link
 from anabranch.replicate.spec import LinkSpec, Timing
 from anabranch.store.contract import DeadLetter, LinkChange, LinkRecord, Reader, StoreError, Transition, Writer
@@ -44,6 +45,12 @@ KNOWN_AT_ONCE = 10_000
 FAILURES_NOTED_SECONDS = 60  # between two writes that would only say that it failed once more
 STOP_SECONDS = 2.0
 _event = msgspec.json.Decoder(Event).decode
+
+
+class _Dialled(NamedTuple):
+    information: dict[str, Any]
+    socket: ClientConnection
+    identity: Identity | None
 
 
 class World(Protocol):
@@ -84,7 +91,7 @@ class Following:
         self._socket: ClientConnection | None = None
         self._reader: asyncio.Task[None] | None = None
         self._dialling: asyncio.Task[None] | None = None
-        self._inbox: deque[bytes | str | Exception | tuple[dict[str, Any], ClientConnection]] = deque()
+        self._inbox: deque[bytes | str | Exception | _Dialled] = deque()
         self._held = 0  # bytes in the inbox and in pages that are not on disk yet
         self._room = asyncio.Event()
         self._pages: deque[tuple[asyncio.Task[Applied], int, float]] = deque()
@@ -165,7 +172,7 @@ class Following:
             taken += 1
             if isinstance(said, Exception):
                 self._tell(self.link.lost(_in_words(said), self._now))
-            elif isinstance(said, tuple):
+            elif isinstance(said, _Dialled):
                 self._connected(*said)
             else:
                 self._hold(-len(said))
@@ -317,14 +324,15 @@ class Following:
 
     async def _dial(self) -> None:
         try:
-            self._inbox.append(await dialling.dial(self.spec.peer))
-        except Unreachable as error:
+            identity = self.spec.files.read()
+            self._inbox.append(_Dialled(*await dialling.dial(self.spec.peer), identity))
+        except (Unreachable, NoIdentity) as error:
             self._inbox.append(error)
         except Exception as error:
             self._inbox.append(Unreachable(f"no connection: {error}"))
         self._stirred.set()
 
-    def _connected(self, information: dict[str, Any], socket: ClientConnection) -> None:
+    def _connected(self, information: dict[str, Any], socket: ClientConnection, identity: Identity | None) -> None:
         own, feed = self._host.log, information.get("changes_feed")
         self._socket = socket
         if isinstance(feed, dict) and feed.get("stream_id") == own.stream and feed.get("epoch") == own.epoch:
@@ -332,7 +340,7 @@ class Following:
             self._tell(self.link.lost(why, self._now))
             return
         self._reader = asyncio.create_task(self._read(socket))
-        self._tell(self.link.opened(information, self._now))
+        self._tell(self.link.opened(information, self._now, identity))
 
     async def _read(self, socket: ClientConnection) -> None:
         """Take messages off the socket as long as there is room for them."""
@@ -366,8 +374,8 @@ class Following:
         for said in self._inbox:
             if isinstance(said, bytes | str):
                 self._hold(-len(said))
-            elif isinstance(said, tuple):
-                said[1].transport.abort()
+            elif isinstance(said, _Dialled):
+                said.socket.transport.abort()
         self._inbox.clear()
         if self._socket is not None:
             self._socket.transport.abort()

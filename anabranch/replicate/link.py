@@ -1,6 +1,6 @@
 """A link: peer × scope × direction, as a machine without I/O.
 
-    offline → dialling → [anchoring] → [reconciling] → tailing → streaming
+    offline → dialling → [authenticating] → [anchoring] → [reconciling] → tailing → streaming
 
 Calls come in (`opened`, `heard`, `tick`, the answers to `Load…` and `Apply`, the operator's words), effects go out. On
 a connection the link first looks whether its checkpoint holds: in the peer's log by stream, epoch and position, with a
@@ -15,39 +15,31 @@ checkpoint. Only a link that was live for a while begins with the shortest pause
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from anabranch.core.checkpoint import Checkpoint
 from anabranch.core.negentropy import Items
 from anabranch.core.token import GAP_WORDS, START, Gap, GapReason, Log, ProgressToken, gap
+from anabranch.replicate import effects as do
 from anabranch.replicate import peers
-from anabranch.replicate.effects import (
-    Applied,
-    Apply,
-    Arrival,
-    Dial,
-    Effect,
-    Forget,
-    HangUp,
-    Noted,
-    Owed,
-    SavePull,
-    SavePush,
-    Send,
-    Told,
-)
+from anabranch.replicate.anchor import Anchor, Unanswered
+from anabranch.replicate.effects import Applied, Effect, Owed
+from anabranch.replicate.identity import Identity
+from anabranch.replicate.intake import Intake
+from anabranch.replicate.introduction import Introduction
 from anabranch.replicate.pauses import Pauses
 from anabranch.replicate.peers import Peer, PeerKind
 from anabranch.replicate.push import Pusher
 from anabranch.replicate.repair import Comparisons, Round, RoundFailed, Settled, Step, Verdict
 from anabranch.replicate.spec import LinkSpec, Timing
 from anabranch.replicate.states import TRANSITIONS, Cue, LinkState, Phase
-from anabranch.replicate.stream import Broken, Ended, Stream, is_lasting
+from anabranch.replicate.stream import Broken, Ended, Stream
 from anabranch.store.contract import LinkRecord
 from anabranch.wire import dialogue
+from anabranch.wire.authentication import NotLetIn
 from anabranch.wire.dialogue import BOUNDS, Answer, Bounds
-from anabranch.wire.paging import ByIds
 from anabranch.wire.reconciliation import Method
 
 TEXT_MAX = 300
@@ -90,21 +82,20 @@ class Link:
         self._silenced = 0  # connections that ended on the first message of negentropy
         self._pauses = Pauses(timing, share)
         self._names = 0
-        self._pages = 0
+        self._numbers = itertools.count(1)
         self._clear()
 
     def _clear(self) -> None:
         """What belongs to one connection."""
         self.pusher: Pusher | None = None
         self.round: Round | None = None
-        self._anchor: ByIds | None = None
+        self._introduction = Introduction(None, self.spec.peer, self._wall)
+        self._anchor: Anchor | None = None
         self._sent = 0
         self._epoch = ""
         self._target: ProgressToken | None = None
         self._own: ProgressToken | None = None  # where our log stood when our set was read
-        self._stream: Stream | None = None
-        self._witness = ""  # an operation that the peer has shown to have
-        self._under_way: dict[int, int] = {}
+        self._intake = Intake(self._numbers)
         self._compare_at: float | None = None
         self._comparisons = Comparisons()
         self._patience_until: float | None = None
@@ -118,7 +109,12 @@ class Link:
 
     @property
     def _quiet(self) -> bool:
-        return not (self._gathered or self._under_way) and (self.pusher is None or self.pusher.settled)
+        return not self._intake.count and not self._intake.applying and (self.pusher is None or self.pusher.settled)
+
+    @property
+    def identity(self) -> Identity | None:
+        """As whom the link speaks on its present connection."""
+        return self._introduction.identity
 
     @property
     def failures(self) -> int:
@@ -126,13 +122,9 @@ class Link:
         return self._pauses.failures
 
     @property
-    def _gathered(self) -> int:
-        return self._stream.count if self._stream is not None else 0
-
-    @property
     def in_flight(self) -> int:
         """Operations received and not yet answered for by the store, and given and not yet by the peer."""
-        return self._gathered + sum(self._under_way.values()) + (self.pusher.waiting if self.pusher else 0)
+        return self._intake.count + (self.pusher.waiting if self.pusher else 0)
 
     @property
     def deadline(self) -> float | None:
@@ -155,9 +147,9 @@ class Link:
                 return []
             self.retry_at = None
             self.phase = Phase.DIALLING
-            return [Dial()]
+            return [do.Dial()]
         if self._patience_until is not None and now >= self._patience_until:
-            if not self._under_way:
+            if not self._intake.applying:
                 return self._out_of_patience(now)
             self._await(now)  # it is we who are slow
         return self._go_on(self.pusher.tick(now) if self.pusher is not None else [], now)
@@ -173,7 +165,7 @@ class Link:
         self._await(now)
         return self._go_on(effects, now)
 
-    def opened(self, information: Mapping[str, Any], now: float) -> list[Effect]:
+    def opened(self, information: Mapping[str, Any], now: float, identity: Identity | None = None) -> list[Effect]:
         """The connection stands, and this is what the peer says of itself; {} where it says nothing."""
         if self.phase is not Phase.DIALLING:
             return []
@@ -182,11 +174,26 @@ class Link:
         known = self.pull.contiguous
         if not information and known is not None and not peers.is_plain(known.stream):
             return self.lost("the peer told nothing about itself, and it had a log before", now)
-        if known is None or not known.message or self.unsure or peers.epoch(self.peer, known, 0) != known.epoch:
-            return self._go_on(self._begin(None, now), now)
+        self._introduction = Introduction(identity, self.spec.peer, self._wall)
+        if self.peer.authenticates and self._introduction.may_begin():
+            return self._go_on(self._introduce(), now)
+        return self._go_on(self._ask_anchor(now), now)
+
+    def _introduce(self) -> list[Effect]:
+        """Prove who we are before anything else; what was refused without it is asked for again afterwards."""
+        self.phase = Phase.AUTHENTICATING
+        self._anchor = self.round = self._intake.stream = None
+        return self._introduction.begin()
+
+    def _ask_anchor(self, now: float) -> list[Effect]:
+        """Ask for the operation that the peer must have, where the checkpoint names one."""
+        known, peer = self.pull.contiguous, self.peer
+        assert peer is not None
+        if known is None or not known.message or self.unsure or peers.epoch(peer, known, 0) != known.epoch:
+            return self._begin(None, now)
         self.phase = Phase.ANCHORING
-        self._anchor = ByIds([known.message], bounds=self._bounds, prefix=self._name("anchor"))
-        return self._go_on(_sent(self._anchor.start()), now)
+        self._anchor = Anchor(known.message, self.spec.scope, self._bounds, self._name("anchor"))
+        return self._anchor.start()
 
     def lost(self, reason: str, now: float) -> list[Effect]:
         """The connection is gone, or is to go: what was not applied is forgotten, and it is tried again later."""
@@ -206,7 +213,7 @@ class Link:
         self.retry_at = now + self._pauses.after_failure(now, polls=polls, reached=reached)
         self.last_error = reason[:TEXT_MAX]
         self._hang_up()
-        return [HangUp(), Noted(code, self.last_error)]
+        return [do.HangUp(), do.Noted(code, self.last_error)]
 
     def _hang_up(self) -> None:
         self.phase = Phase.OFFLINE
@@ -216,7 +223,7 @@ class Link:
         before, self.state = self.state, TRANSITIONS[self.state][cue]
         if self.state is not before:
             self.since = now
-        return [Told(before, self.state, cue, why[:TEXT_MAX])]
+        return [do.Told(before, self.state, cue, why[:TEXT_MAX])]
 
     def _doubt(self, cue: Cue, why: str, now: float) -> list[Effect]:
         """The checkpoint may not hold: compare on a new connection before anything else."""
@@ -251,7 +258,7 @@ class Link:
             self.repairs += 1
             self._note_gap(missed)
             why = GAP_WORDS[missed]
-            return [*self._turn(Cue.GAP, why, now), Noted(Cue.GAP, f"{missed}: {why}"), *self._reconcile(now)]
+            return [*self._turn(Cue.GAP, why, now), do.Noted(Cue.GAP, f"{missed}: {why}"), *self._reconcile(now)]
         lacks = (self.spec.pulls and known is None) or (self.spec.pushes and self.push.contiguous is None)
         if lacks or self.unsure or self.state in (LinkState.REPAIRING, LinkState.DEGRADED_POLL):
             return self._reconcile(now)
@@ -290,7 +297,7 @@ class Link:
         if not self.spec.pushes or self._own is None:
             return []
         self.push = Checkpoint.at(self._own)
-        return [SavePush(self.push)]
+        return [do.SavePush(self.push)]
 
     # --- comparing ---
 
@@ -362,8 +369,8 @@ class Link:
         position = target.position
         if known is not None and known.domain == target.domain:
             position = max(known.position, position)
-        self.pull = Checkpoint.at(ProgressToken(*target.domain, position, self._witness))
-        return [SavePull(self.pull)]
+        self.pull = Checkpoint.at(ProgressToken(*target.domain, position, self._intake.witness))
+        return [do.SavePull(self.pull)]
 
     def _verified(self, now: float) -> list[Effect]:
         self.verified_at = now
@@ -385,8 +392,9 @@ class Link:
             return self._follow(now)
         resume = self.pull.contiguous
         self.phase = Phase.TAILING
-        self._stream = Stream(self._name("stream"), self.peer, self._epoch, self._wanted, resume, self._wall)
-        return [Send(peers.request(self.peer, self.spec.scope, self._stream.name, resume, self._wall()))]
+        stream = Stream(self._name("stream"), self.peer, self._epoch, self._wanted, resume, self._wall)
+        self._intake.stream = stream
+        return [do.Send(peers.request(self.peer, self.spec.scope, stream.name, resume, self._wall()))]
 
     def _follow(self, now: float) -> list[Effect]:
         """The stream is live: give what is owed, and compare."""
@@ -411,8 +419,22 @@ class Link:
 
     def _hear(self, answer: Answer, now: float) -> list[Effect] | None:
         """None: nobody waits for it."""
-        if self._stream is not None and getattr(answer, "subscription", None) == self._stream.name:
-            return self._take(self._stream, answer, now)
+        try:
+            if (said := self._introduction.hear(answer)) is not None:
+                done = self.phase is Phase.AUTHENTICATING and self._introduction.proven
+                return [*said, *self._ask_anchor(now)] if done else said
+        except NotLetIn as error:
+            return self.lost(str(error), now)
+        if self._introduction.is_asked_for(answer):
+            if self.phase is not Phase.STREAMING:
+                return self._introduce()
+            return [*self._introduction.begin(), *(self._hear_task(answer, now) or ())]
+        return self._hear_task(answer, now)
+
+    def _hear_task(self, answer: Answer, now: float) -> list[Effect] | None:
+        stream = self._intake.stream
+        if stream is not None and getattr(answer, "subscription", None) == stream.name:
+            return self._take(stream, answer, now)
         if self._anchor is not None:
             return self._hear_anchor(self._anchor, answer, now)
         if self.round is not None:
@@ -423,16 +445,15 @@ class Link:
                 return self._accuse(str(failed), now) if failed.accuses else self.lost(str(failed), now)
         return self.pusher.hear(answer, now) if self.pusher is not None else None
 
-    def _hear_anchor(self, anchor: ByIds, answer: Answer, now: float) -> list[Effect] | None:
-        effects = anchor.hear(answer)
-        if effects is None:
-            return None
-        if any(isinstance(effect, dialogue.Accuse | dialogue.Refuse) for effect in effects):
-            return self.lost("the peer does not answer a request by id", now)
-        if dialogue.Finish() not in effects:
-            return _sent(effects)
+    def _hear_anchor(self, anchor: Anchor, answer: Answer, now: float) -> list[Effect] | None:
+        try:
+            effects = anchor.hear(answer)
+        except Unanswered as error:
+            return self.lost(str(error), now)
+        if effects is None or anchor.held is None:
+            return effects
         self._anchor = None
-        return [*_sent(effects), *self._begin(GapReason.MESSAGE_MISMATCH if anchor.missing else None, now)]
+        return [*effects, *self._begin(None if anchor.held else GapReason.MESSAGE_MISMATCH, now)]
 
     def _take(self, stream: Stream, answer: Answer, now: float) -> list[Effect]:
         try:
@@ -442,49 +463,30 @@ class Link:
         except Ended as ended:
             return self._refused(str(ended), now)
         if stream.replayed and self.phase is Phase.TAILING:
-            return [*self._flush_page(), *self._follow(now)]
+            return [*self._intake.of_stream(), *self._follow(now)]
         full = stream.count >= self._timing.page_count or stream.bytes >= self._timing.page_bytes
-        return self._flush_page() if full else []
+        return self._intake.of_stream() if full else []
 
     def _refused(self, reason: str, now: float) -> list[Effect]:
-        before = self._flush_page()  # what came before it was in order
-        for words, missed in (
-            ("checkpoint too old", GapReason.TOKEN_TOO_OLD),
-            ("checkpoint too new", GapReason.TOKEN_TOO_NEW),
-        ):
-            if reason.startswith(words):
-                self._note_gap(missed)
-                return [*before, *self._doubt(Cue.GAP, f"{missed}: {GAP_WORDS[missed]}", now)]
+        before = self._intake.of_stream()  # what came before it was in order
+        missed = peers.refused_for(reason)
+        if missed is not None:
+            self._note_gap(missed)
+            return [*before, *self._doubt(Cue.GAP, f"{missed}: {GAP_WORDS[missed]}", now)]
         return [*before, *self.lost(f"the peer ended the stream: {reason or 'without a reason'}", now)]
 
     # --- pages ---
 
     def flush(self, now: float) -> list[Effect]:
         """The end of what has arrived for now: it is applied without waiting for more."""
-        return self._go_on([*self._flush_page(), *self._flush_found(1)], now)
+        return self._go_on([*self._intake.of_stream(), *self._fetched(1)], now)
 
-    def _flush_page(self) -> list[Effect]:
-        page = self._stream.page() if self._stream is not None else None
-        return [] if page is None else [self._apply(*page)]
-
-    def _flush_found(self, least: int) -> list[Effect]:
-        if self.round is None or len(self.round.found) < least:
-            return []
-        found, self.round.found = self.round.found, []
-        self._witness = next((one.event.id for one in reversed(found) if is_lasting(one.event.kind)), self._witness)
-        if self.pull.pending:  # what was pending may have come once more, and what it waited for with it
-            tokens = {one.blocked.operation: one.token for one in self.pull.pending}
-            found = [Arrival(one.event, one.raw, tokens.get(one.event.id)) for one in found]
-        return [self._apply(tuple(found))]
-
-    def _apply(self, arrivals: tuple[Arrival, ...], through: ProgressToken | None = None) -> Apply:
-        self._pages += 1
-        self._under_way[self._pages] = len(arrivals)
-        return Apply(self._pages, arrivals, through)
+    def _fetched(self, least: int) -> list[Effect]:
+        return self._intake.of_round(self.round, self.pull.pending, least)
 
     def applied(self, result: Applied, now: float) -> list[Effect]:
         """The answer to `Apply`: the page is on disk, and the checkpoint with it."""
-        if self._under_way.pop(result.number, None) is None:
+        if not self._intake.answered(result.number):
             return []  # of a connection that is gone; the ledger knows, and never goes back
         if result.checkpoint is not None:
             self.pull = result.checkpoint
@@ -506,17 +508,17 @@ class Link:
         """What follows from where things stand after a call."""
         if self.phase is Phase.OFFLINE:
             return effects
-        effects = [*effects, *self._flush_found(self._timing.page_count)]
+        effects = [*effects, *self._fetched(self._timing.page_count)]
         done = self.round is not None and self.round.step is Step.DONE
         if done:
-            effects += self._flush_found(1)
-        if done and not self._under_way:
+            effects += self._fetched(1)
+        if done and not self._intake.applying:
             effects += self._round_done(now)
         if self.pusher is not None:
             self.push = self.pusher.checkpoint
         if self.pusher is not None and self.pusher.gap is not None:
             return [*effects, *self._doubt(Cue.GAP, f"our own log: {self.pusher.gap.reason}", now)]
-        if self.pull.pending and self.phase is Phase.STREAMING and not self._under_way and self.round is None:
+        if self.pull.pending and self.phase is Phase.STREAMING and not self._intake.applying and self.round is None:
             self._compare_at = now  # a comparison fetches what they wait for, if the peer has it
         if self._may_compare and self._compare_at is not None and now >= self._compare_at:
             effects += self._start_round(now, closes=self.state is not LinkState.LIVE or bool(self.pull.pending))
@@ -526,13 +528,13 @@ class Link:
 
     def _renewed(self, effects: list[Effect], now: float) -> list[Effect]:
         """Some relays answer only so many messages on one connection: take another one before, between two pages."""
-        self._sent += sum(isinstance(effect, Send) for effect in effects)
+        self._sent += sum(isinstance(effect, do.Send) for effect in effects)
         plain = self.peer is not None and self.peer.kind is PeerKind.PLAIN
         if self._sent < RENEW_AFTER or not plain or self.phase is not Phase.STREAMING or self._awaits_peer:
             return effects
         self._hang_up()
         self.retry_at = now
-        return [*effects, HangUp()]
+        return [*effects, do.HangUp()]
 
     @property
     def _may_compare(self) -> bool:
@@ -566,7 +568,7 @@ class Link:
             return []
         self._hang_up()
         self.retry_at = None
-        return [HangUp(), *self._turn(Cue.PAUSE, "", now)]
+        return [do.HangUp(), *self._turn(Cue.PAUSE, "", now)]
 
     def resume(self, now: float) -> list[Effect]:
         if self.state is not LinkState.PAUSED:
@@ -581,20 +583,16 @@ class Link:
         self.repairs += 1
         self._pages_only = False
         self._hang_up()
-        return [HangUp(), *self._turn(Cue.REPAIR, "", now), *self._at_once(now)]
+        return [do.HangUp(), *self._turn(Cue.REPAIR, "", now), *self._at_once(now)]
 
     def reset(self, now: float) -> list[Effect]:
         """Forget the checkpoints, and begin as if the link were new."""
         self._hang_up()
         self.pull = self.push = Checkpoint()
         self.unsure = False
-        return [HangUp(), Forget(), *self._turn(Cue.RESET, "", now), *self._at_once(now)]
+        return [do.HangUp(), do.Forget(), *self._turn(Cue.RESET, "", now), *self._at_once(now)]
 
     def _at_once(self, now: float) -> list[Effect]:
         if self.phase is Phase.OFFLINE and self.state is not LinkState.PAUSED:
             self.retry_at = now
         return []
-
-
-def _sent(effects: Sequence[dialogue.Effect]) -> list[Effect]:
-    return [Send(effect.message) for effect in effects if isinstance(effect, dialogue.Send)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -20,6 +21,7 @@ from anabranch.replicate.applying import Host
 from anabranch.replicate.budget import Budget
 from anabranch.replicate.explaining import described, explained
 from anabranch.replicate.following import Following
+from anabranch.replicate.identity import KeyFiles, NoIdentity
 from anabranch.replicate.link import Link
 from anabranch.replicate.measuring import Measures
 from anabranch.replicate.spec import Direction, LinkSpec, Timing
@@ -29,6 +31,8 @@ from anabranch.wire.address import normalised
 LINKS_MAX = 10_000
 SPREAD_SECONDS = 0.01  # between the first tries of links, so that many do not dial at once
 USUAL = Timing()
+_FIELDS = ("name", "peer", "direction", "scope", "key_file", "access_key_file")
+_HAS = f"{', '.join(_FIELDS[:-1])} and {_FIELDS[-1]}"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -43,10 +47,10 @@ class NoSuchLink(LinkError):
 def spec_of(raw: Any, origin: str = "command") -> LinkSpec:
     """The link that a decoded JSON or TOML value asks for; `LinkError` says what is wrong with it."""
     if not isinstance(raw, dict):
-        raise LinkError("a link is an object with name, peer, direction and scope")
-    unknown = [name for name in raw if name not in ("name", "peer", "direction", "scope")]
+        raise LinkError(f"a link is an object with {_HAS}")
+    unknown = [name for name in raw if name not in _FIELDS]
     if unknown:
-        raise LinkError(f"unknown field {str(unknown[0])[:32]!r}; a link has name, peer, direction and scope")
+        raise LinkError(f"unknown field {str(unknown[0])[:32]!r}; a link has {_HAS}")
     peer = normalised(raw["peer"]) if isinstance(raw.get("peer"), str) else None
     if peer is None:
         raise LinkError("peer must be the address of a relay, like wss://relay.example")
@@ -60,7 +64,27 @@ def spec_of(raw: Any, origin: str = "command") -> LinkSpec:
     name = raw.get("name") or _named_after(peer, scope)
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise LinkError("name must be 1 to 64 letters, digits, dots, dashes or underscores")
-    return LinkSpec(name, peer, scope, direction, origin)
+    return LinkSpec(name, peer, scope, direction, origin, _files(raw))
+
+
+def _files(raw: dict[str, Any]) -> KeyFiles:
+    for name in ("key_file", "access_key_file"):
+        given = raw.get(name)
+        if given is not None and (not isinstance(given, str) or not Path(given).is_absolute()):
+            raise LinkError(f"{name} must be the path of a file on the node's machine, from the root: /…")
+    files = KeyFiles(raw.get("key_file"), raw.get("access_key_file"))
+    if files.access_key is not None and files.key is None:
+        raise LinkError("access_key_file goes with key_file: a peer that asks for an access key asks for a signature")
+    return files
+
+
+def check_keys(spec: LinkSpec) -> LinkSpec:
+    """The same link, whose key files have keys; `LinkError` says what is wrong with one."""
+    try:
+        spec.files.read()
+    except NoIdentity as error:
+        raise LinkError(str(error)) from None
+    return spec
 
 
 def _named_after(peer: str, scope: Scope) -> str:
@@ -70,7 +94,8 @@ def _named_after(peer: str, scope: Scope) -> str:
 
 def _remembered(record: LinkRecord) -> LinkSpec:
     scope = Scope.parse(canonical.decode(record.scope))
-    return LinkSpec(record.name, record.peer, scope, Direction(record.direction), record.origin)
+    files = KeyFiles(record.key_file, record.access_key_file)
+    return LinkSpec(record.name, record.peer, scope, Direction(record.direction), record.origin, files)
 
 
 class Links:
@@ -151,7 +176,14 @@ class Links:
         if len(self.links) >= LINKS_MAX:
             raise LinkError(f"there are {LINKS_MAX} links already")
         record = LinkRecord(
-            spec.name, spec.peer, spec.direction, spec.scope.canonical(), spec.origin, created_at=self.wall()
+            spec.name,
+            spec.peer,
+            spec.direction,
+            spec.scope.canonical(),
+            spec.origin,
+            created_at=self.wall(),
+            key_file=spec.files.key,
+            access_key_file=spec.files.access_key,
         )
         await self.host.write(lambda writer: writer.save_link(record))
         self._begin(spec, record)

@@ -42,6 +42,8 @@ class Peer(msgspec.Struct, frozen=True):
     reconciles: bool | None = None
     """Whether it says to speak NIP-77; None where it says nothing."""
     message_bytes_max: int | None = None
+    authenticates: bool = False
+    """Whether it says that it serves only those whom it knows (NIP-42)."""
 
 
 def identify(information: Mapping[str, Any], url: str, scope: Scope) -> Peer:
@@ -69,6 +71,7 @@ def identify(information: Mapping[str, Any], url: str, scope: Scope) -> Peer:
         tells_tip=positioned and tip is not None,
         reconciles=77 in nips if isinstance(nips, list) else None,
         message_bytes_max=_count(limitation.get("max_message_length")) or None,
+        authenticates=limitation.get("auth_required") is True,
     )
 
 
@@ -102,6 +105,12 @@ def resume_gap(peer: Peer, epoch: str, known: ProgressToken) -> GapReason | None
         log = Log(log.stream, epoch, log.floor, max(log.tip, known.position))
     found = token_gap(log, known)
     return found.reason if found is not None else None
+
+
+def refused_for(reason: str) -> GapReason | None:
+    """The gap that a peer means by the words in which it refuses its stream."""
+    words = {"checkpoint too old": GapReason.TOKEN_TOO_OLD, "checkpoint too new": GapReason.TOKEN_TOO_NEW}
+    return next((missed for said, missed in words.items() if reason.startswith(said)), None)
 
 
 def tip(peer: Peer, epoch: str, wall: int) -> ProgressToken:

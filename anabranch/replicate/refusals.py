@@ -1,4 +1,4 @@
-"""What a refusal of a peer's means: not now, or never."""
+"""What a refusal of a peer's means: not now, or never; and what a person can do about it."""
 
 from __future__ import annotations
 
@@ -8,3 +8,20 @@ PASSING = ("rate-limited:", "error:", "auth-required:")
 
 def is_passing(reason: str) -> bool:
     return reason.startswith(PASSING)
+
+
+ADVICE = {
+    "auth-required:": "The peer serves only those whom it knows: give the link a key (--key-file FILE, or key_file in "
+    "the settings), and let the peer's operator allow it.",
+    "token-required:": "The peer asks for an access key: get one from its operator, and give it to the link "
+    "(--access-key-file FILE, or access_key_file in the settings).",
+    "token-invalid:": "The peer does not take the access key, or not any more: get one from its operator and put it "
+    "into the link's access key file; the link finds it by itself.",
+    "restricted:": "The peer knows the link's key and allows it less than the link asks for: let its operator allow "
+    "the key, or narrow the scope to what is the key's own (--author, or --recipient with --kind 1059).",
+}
+"""What to do about a refusal, by the prefix of its reason."""
+
+
+def advice(reason: str) -> str | None:
+    return next((words for prefix, words in ADVICE.items() if prefix in reason), None)

@@ -7,6 +7,7 @@ from enum import StrEnum
 import msgspec
 
 from anabranch.core.scope import Scope
+from anabranch.replicate.identity import KeyFiles
 
 
 class Direction(StrEnum):
@@ -21,6 +22,8 @@ class LinkSpec(msgspec.Struct, frozen=True):
     scope: Scope
     direction: Direction
     origin: str = "command"
+    files: KeyFiles = KeyFiles()
+    """Where the link's identity is."""
 
     @property
     def pulls(self) -> bool:

@@ -23,6 +23,7 @@ class Phase(StrEnum):
 
     OFFLINE = "offline"
     DIALLING = "dialling"
+    AUTHENTICATING = "proving to the peer who we are"
     ANCHORING = "asking for an operation that the peer must have"
     RECONCILING = "comparing and closing the difference"
     TAILING = "replaying the stream"

@@ -173,6 +173,8 @@ class LinkRecord(msgspec.Struct, frozen=True):
     failures: int = 0
     pull: Checkpoint = Checkpoint()
     push: Checkpoint = Checkpoint()
+    key_file: str | None = None
+    access_key_file: str | None = None
 
 
 class DeadLetter(msgspec.Struct, frozen=True):

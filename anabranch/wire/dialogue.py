@@ -73,6 +73,13 @@ class Challenge(msgspec.Struct, frozen=True, gc=False):
     text: str
 
 
+class TokenAnswer(msgspec.Struct, frozen=True, gc=False):
+    """TOKEN: whether the relay takes an access key."""
+
+    accepted: bool
+    reason: str
+
+
 class NegMessage(msgspec.Struct, frozen=True, gc=False):
     subscription: str
     message: str
@@ -128,6 +135,7 @@ Answer = (
     | Ok
     | Notice
     | Challenge
+    | TokenAnswer
     | NegMessage
     | NegError
     | Changed
@@ -175,6 +183,8 @@ def _answer(verb: Any, values: list[Any], parts: list[msgspec.Raw]) -> Answer:
         return Notice(_reason(values))
     if verb == "AUTH":
         return Challenge(_text(values[0]))
+    if verb == "TOKEN":
+        return TokenAnswer(values[1] is True, _reason(values[2:]))
     if verb == "NEG-MSG":
         return NegMessage(_text(values[0]), _text(values[1]))
     if verb == "NEG-ERR":
@@ -214,6 +224,13 @@ def _reason(values: list[Any]) -> str:
     return values[0][:300] if values and isinstance(values[0], str) else ""
 
 
+def refusal(answer: Answer) -> str:
+    """The reason of a refusal; empty where an answer is none."""
+    if isinstance(answer, Closed | NegError | FeedError) or (isinstance(answer, Ok) and not answer.accepted):
+        return answer.reason
+    return ""
+
+
 # --- what is said ------------------------------------------------------------------------------------------------
 
 
@@ -235,6 +252,10 @@ def event(raw: bytes) -> bytes:
 
 def auth(raw: bytes) -> bytes:
     return b'["AUTH",%b]' % raw
+
+
+def token(access_key: str) -> bytes:
+    return _encode(("TOKEN", access_key))
 
 
 def neg_open(subscription: str, filter: Mapping[str, Any], message: bytes) -> bytes:

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from notes_devices import Background, Device, Editor
 
-from anabranch.cli.notes_folder import parse_secret
 from anabranch.cli.shell import Exit
 from anabranch.client import FileFailed, Keys, Replica
 from anabranch.core import notes
+from anabranch.core.nip19 import parse_secret
 
 
 def of(folder: Path) -> list[str]:

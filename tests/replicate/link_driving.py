@@ -17,6 +17,7 @@ from anabranch.core.scope import EVERYTHING, Scope
 from anabranch.core.token import Log, Position
 from anabranch.replicate import effects as do
 from anabranch.replicate.effects import Applied, Effect, Owed
+from anabranch.replicate.identity import Identity
 from anabranch.replicate.link import Link
 from anabranch.replicate.spec import Direction, LinkSpec, Timing
 from anabranch.store.contract import LinkRecord
@@ -84,8 +85,10 @@ class Drive:
         record: LinkRecord | None = None,
         timing: Timing | None = None,
         share: float = 0.5,
+        identity: Identity | None = None,
     ) -> None:
         self.peer = peer
+        self.identity = identity
         self.store: dict[str, bytes] = {event.id: nostr.serialise(event) for event in events}
         self.log = list(self.store)
         self.own = Log("own", "own-epoch", Position(1), Position(len(self.log)))
@@ -192,7 +195,7 @@ class Drive:
                     return
                 self.connected = True
                 greeting = self.peer.greet()
-                self._do(link.opened(getattr(self.peer, "information", {}), now))
+                self._do(link.opened(getattr(self.peer, "information", {}), now, self.identity))
                 self._inbox.extend(greeting)
             case do.Send(message):
                 if self.connected:

@@ -7,9 +7,30 @@ challenge only after the relay's yes to it.
 
 from __future__ import annotations
 
-from anabranch.client import messages
-from anabranch.client.effects import Authenticate, Effect, Send
-from anabranch.client.messages import Frame, ProtocolError
+import msgspec
+
+from anabranch.core import nostr
+from anabranch.core.nostr import Event, Keys
+from anabranch.wire import dialogue
+from anabranch.wire.dialogue import Send
+
+
+class NotLetIn(Exception):
+    """The relay does not take our access key or our answer; the text has its reason."""
+
+
+class Sign(msgspec.Struct, frozen=True):
+    """Sign an answer to the challenge, send it, and call `answering` with its id."""
+
+    challenge: str
+
+
+Step = Send | Sign
+
+
+def answer(keys: Keys, url: str, challenge: str, at: int) -> Event:
+    """The event that proves to the relay at `url` who we are (NIP-42)."""
+    return keys.sign(nostr.AUTH, [["relay", url], ["challenge", challenge]], "", at)
 
 
 class Authentication:
@@ -24,38 +45,38 @@ class Authentication:
         """Whether there is a challenge that was not asked to be answered yet."""
         return self._challenge is not None and not self.needed
 
-    def need(self) -> list[Effect]:
+    def need(self) -> list[Step]:
         """The relay wants it: answer, as soon as there is a challenge."""
         self.needed = True
         return self._answer()
 
-    def challenged(self, challenge: str) -> list[Effect]:
+    def challenged(self, challenge: str) -> list[Step]:
         first, self._challenge = self._challenge is None, challenge
         return self._answer() if self.needed and first else []
 
-    def _answer(self) -> list[Effect]:
+    def _answer(self) -> list[Step]:
         if self._challenge is None:
             return []  # it is on its way
         if self._access_key is not None:
-            return [Send(messages.token(self._access_key))]
-        return [Authenticate(self._challenge)]
+            return [Send(dialogue.token(self._access_key))]
+        return [Sign(self._challenge)]
 
-    def token_answered(self, frame: Frame) -> list[Effect]:
+    def token_answered(self, accepted: bool, reason: str) -> list[Step]:
         if not self.needed or self._challenge is None:
             return []
-        if frame[2] is not True:
-            raise ProtocolError(f"the access key was refused: {frame.text(3)}")
-        return [Authenticate(self._challenge)]
+        if not accepted:
+            raise NotLetIn(f"the access key was refused: {reason}")
+        return [Sign(self._challenge)]
 
     def answering(self, event: str) -> None:
         """The answer has been signed, and is this event."""
         self._event = event
 
-    def proven_by(self, frame: Frame) -> bool:
-        """Whether an OK is the relay's yes to our answer; its no is a `ProtocolError`."""
-        if self._event is None or frame[1] != self._event:
+    def proven_by(self, id: str, accepted: bool, reason: str) -> bool:
+        """Whether an OK is the relay's yes to our answer; its no is `NotLetIn`."""
+        if self._event is None or id != self._event:
             return False
         self._event = None
-        if frame[2] is not True:
-            raise ProtocolError(f"authentication was refused: {frame.text(3)}")
+        if not accepted:
+            raise NotLetIn(f"authentication was refused: {reason}")
         return True

@@ -62,6 +62,7 @@ def run(setting: Setting) -> Report:
     plan = Plan(operations, max(1, operations // OPERATIONS_A_DOCUMENT), seed=1)
     report = Report("pipeline", dataclasses.replace(setting, relays=ENGINES))
     history, more = _history(plan)
+    data = _store(history)
     cores = len(os.sched_getaffinity(0))
     with store() as folder:
         started = time.perf_counter()
@@ -74,11 +75,10 @@ def run(setting: Setting) -> Report:
             "session_start_seconds": round(time.perf_counter() - started, 2),
         }
         try:
-            _store(folder / "data", history)
             warm(spark, folder)
             for number in range(setting.rounds):
                 say(f"pipeline: round {number + 1} of {setting.rounds}")
-                _round(report, spark, folder, more, cores)
+                _round(report, spark, folder, data, more, cores)
         finally:
             spark.stop()
     report.compare("heads_seconds", "duckdb", at_most=DUCKDB_RATIO_MAX)
@@ -108,17 +108,26 @@ def _history(plan: Plan) -> tuple[Path, Path]:
     return most, rest
 
 
-def _store(folder: Path, history: Path) -> None:
+def _store(history: Path) -> Path:
+    """The folder of a node that has a history, found again as well."""
     from anabranch.core.nostr import Limits
     from anabranch.core.operation import KindPolicy
     from anabranch.store.sqlite import SqliteStore
     from anabranch.store.transfer import import_lines
 
-    say("  importing them into a store")
-    opened = SqliteStore.open(folder, "OFF")
-    with history.open("rb") as file:
-        import_lines(file, opened.writer, limits=Limits(), kinds=KindPolicy(), now_ms=lambda: time.time_ns() // 10**6)
-    opened.close()
+    folder = history.with_suffix(".store")
+    if not folder.exists():
+        say("  importing them into a store")
+        unfinished = history.with_suffix(".unfinished-store")
+        shutil.rmtree(unfinished, ignore_errors=True)
+        opened = SqliteStore.open(unfinished, "OFF")
+        with history.open("rb") as file:
+            import_lines(
+                file, opened.writer, limits=Limits(), kinds=KindPolicy(), now_ms=lambda: time.time_ns() // 10**6
+            )
+        opened.close()
+        unfinished.rename(folder)
+    return folder
 
 
 def warm(spark: SparkSession, folder: Path) -> None:
@@ -131,9 +140,9 @@ def warm(spark: SparkSession, folder: Path) -> None:
         heads.update(lake, full=True)
 
 
-def _round(report: Report, spark: SparkSession, folder: Path, more: Path, cores: int) -> None:
+def _round(report: Report, spark: SparkSession, folder: Path, data: Path, more: Path, cores: int) -> None:
     shutil.rmtree(folder / "lake", ignore_errors=True)
-    lake, source = Lake(folder / "lake", spark, create=True), str(folder / "data")
+    lake, source = Lake(folder / "lake", spark, create=True), str(data)
     ingest_seconds, done = _timed(lambda: ingest(lake, [source]))
     update_seconds, found = _timed(lambda: heads.update(lake, full=True))
     files = lake.table("operations").files()
@@ -142,7 +151,7 @@ def _round(report: Report, spark: SparkSession, folder: Path, more: Path, cores:
     python_seconds, plain = _timed(lambda: _plain(files))
     if not duck == plain == found.heads:
         raise LoadError(f"different heads: {found.heads} on Spark, {duck} by DuckDB, {plain} by the plain rule")
-    proofs, alone = _proofs(spark, folder, None), _proofs(spark, folder, ONE_PROCESS_ROWS)
+    proofs, alone = _proofs(spark, folder, data, None), _proofs(spark, folder, data, ONE_PROCESS_ROWS)
     increment_seconds, _ = _timed(lambda: (ingest(lake, [str(more)]), heads.update(lake)))
     measured: Round = {
         "heads_seconds": heads_seconds,
@@ -220,10 +229,10 @@ def _plain(files: list[str]) -> int:
 # --- proofs -----------------------------------------------------------------------------------------------------------
 
 
-def _proofs(spark: SparkSession, folder: Path, rows: int | None) -> float:
+def _proofs(spark: SparkSession, folder: Path, data: Path, rows: int | None) -> float:
     """Lines read, proven and written as files, a second: on all cores, or, of so many rows, by this process alone."""
-    feed = StoreFeed.of_folder(folder / "data")
-    stretch = Stretch(path=str(folder / "data"), source=feed.source, start=None, end=feed.advance(None, rows).end)
+    feed = StoreFeed.of_folder(data)
+    stretch = Stretch(path=str(data), source=feed.source, start=None, end=feed.advance(None, rows).end)
     root = folder / "proven"
     stager = Stager({name: (f"{root}/{name}", f"{root}/{name}/x") for name in WRITTEN}, 0, True, {})
     seconds, _ = _timed(lambda: stage(spark, [stretch], Rules(), {}, stager, alone=rows is not None))

@@ -73,13 +73,14 @@ def retention_command(
             started = now.monotonic()
             with watched(spark, show):
                 lake.on(spark)
-                known = (lake.operations(), lake.facts()) if log is None else retention.of_log(lake, log)
-                standing = retention.standing(*known, moment).persist()
+                known = None if log is None else retention.of_log(lake, log)
+                where = retention.standing_of(lake, moment) if known is None else retention.standing(*known, moment)
+                standing = where.persist()
                 found = {
                     text: retention.summarise(retention.plan(standing, policy, moment), moment, top)
                     for text, policy in asked.items()
                 }
-            if admin is not None and log is not None:
+            if admin is not None and log is not None and known is not None:
                 (policy,) = asked.values()
                 applied = retention.apply(
                     known[0],

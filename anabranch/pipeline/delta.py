@@ -28,7 +28,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from anabranch.core.nostr import is_hex
-from anabranch.pipeline.schema import arrow
+from anabranch.pipeline.schema import BUCKETS, arrow
 
 KEPT_HOURS = 1
 """So long a file that the log no longer names is left to those who are reading it."""
@@ -49,6 +49,12 @@ class File(msgspec.Struct, frozen=True):
     rows: int
     size: int
     modified: int  # milliseconds
+
+    @property
+    def bucket(self) -> str | None:
+        """The bucket of documents that it holds nothing beside of; None: it may hold something of each."""
+        bucket = self.path.rpartition("bucket=")[2].partition("/")[0]
+        return bucket if bucket in BUCKETS else None
 
 
 class Table:

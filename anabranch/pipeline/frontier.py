@@ -62,7 +62,7 @@ def _of_snapshots(versions: pa.Table) -> pa.Table:
     if not versions.num_rows:
         return _HEADS.empty_table()
     versions = versions.combine_chunks()
-    document, _ = _numbered(versions["document"])
+    document, _ = numbered(versions["document"])
     kept = np.flatnonzero(_not_dominated_by_top(document, versions))
     counts = np.bincount(document[kept], minlength=int(document.max()) + 1)
     settled = counts[document[kept]] == 1
@@ -77,7 +77,7 @@ def _not_dominated_by_top(document: Numbers, versions: pa.Table) -> Marks:
     clocks = clocks.chunk(0) if isinstance(clocks, pa.ChunkedArray) else clocks
     offsets = clocks.offsets.to_numpy()
     keys, items = clocks.keys, clocks.items
-    device, _ = _numbered(keys.slice(offsets[0], offsets[-1] - offsets[0]))
+    device, _ = numbered(keys.slice(offsets[0], offsets[-1] - offsets[0]))
     counter = items.slice(offsets[0], offsets[-1] - offsets[0]).to_numpy()
     starts = offsets[:-1] - offsets[0]
 
@@ -119,10 +119,10 @@ def _of_revisions(versions: pa.Table) -> pa.Table:
     if not versions.num_rows:
         return _HEADS.empty_table()
     versions = versions.combine_chunks()
-    document, documents = _numbered(versions["document"])
+    document, documents = numbered(versions["document"])
     own = _one(versions["revision"])
     named_rows, named_names = zip(*(_flattened(_one(versions[name])) for name in ("parents", "awaited")), strict=True)
-    name, names = _numbered(pa.concat_arrays([own, *named_names]))
+    name, names = numbered(pa.concat_arrays([own, *named_names]))
     own_key = document * len(names) + name[: len(own)]
     naming = np.concatenate(named_rows)
     named_key = document[naming] * len(names) + name[len(own) :]
@@ -193,7 +193,7 @@ def _told(heads: pa.Table, awaited: pa.Array | None) -> pa.Table:
     heads = heads.take(
         pc.sort_indices(heads, [("document", "ascending"), ("payload", "descending"), ("id", "ascending")])
     ).combine_chunks()
-    document, documents = _numbered(heads["document"])
+    document, documents = numbered(heads["document"])
     payload = heads["payload"].to_numpy()
     deletes = pc.equal(heads["action"], "del").to_numpy()
     served = np.bincount(document, payload, len(documents)).astype(np.int32)
@@ -216,7 +216,7 @@ def _one(column: pa.ChunkedArray) -> pa.Array:
     return combined
 
 
-def _numbered(values: pa.Array | pa.ChunkedArray) -> tuple[Numbers, pa.Array]:
+def numbered(values: pa.Array | pa.ChunkedArray) -> tuple[Numbers, pa.Array]:
     """A number for each value, in the order in which they first come, and the values by number; null is -1."""
     array = _one(values) if isinstance(values, pa.ChunkedArray) else values
     encoded = array.dictionary_encode()

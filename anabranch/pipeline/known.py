@@ -72,19 +72,19 @@ def _doubtful(fresh: Numbers, files: Sequence[str]) -> tuple[Numbers, list[str]]
 
 def _same(keys: Numbers, staged: Sequence[str], known: Sequence[str]) -> Iterator[tuple[int, Numbers]]:
     """Of each staged file the rows with some keys that are, exactly, known or a later copy."""
-    there = [_identity(rows) for rows, _ in _with_keys(keys, known, _IDENTITY)]
+    there = [identity(rows) for rows, _ in _with_keys(keys, known, _IDENTITY)]
     looked_at = list(_with_keys(keys, staged, [*_IDENTITY, *_PLACE[:-1]]))
     if not looked_at:
         return
     rows = pa.concat_tables([rows for rows, _ in looked_at])
     file = np.repeat(np.arange(len(looked_at)), [len(at) for _, at in looked_at])
     row = np.concatenate([at for _, at in looked_at])
-    identity = _identity(rows)
-    gone = pc.is_in(identity, pa.concat_arrays(there)).to_numpy(zero_copy_only=False) if there else _none(len(row))
+    names = identity(rows)
+    gone = pc.is_in(names, pa.concat_arrays(there)).to_numpy(zero_copy_only=False) if there else _none(len(row))
     order = pc.sort_indices(
         rows.select(_PLACE), sort_keys=[(name, "ascending", "at_start") for name in _PLACE]
     ).to_numpy()
-    numbered = identity.dictionary_encode().indices.to_numpy()
+    numbered = names.dictionary_encode().indices.to_numpy()
     first = np.unique(numbered[order], return_index=True)[1]
     later = np.ones(len(row), np.bool_)
     later[order[first]] = False
@@ -101,7 +101,7 @@ def _with_keys(keys: Numbers, files: Sequence[str], columns: list[str]) -> Itera
         yield rows.take(pa.array(at)), at
 
 
-def _identity(rows: pa.Table) -> pa.StringArray:
+def identity(rows: pa.Table) -> pa.StringArray:
     """What operations are known by."""
     revision = pc.equal(rows["family"], FAMILIES[Family.REVISION])
     own = pc.binary_join_element_wise(rows["document"], rows["revision"], "")

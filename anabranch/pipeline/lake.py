@@ -143,7 +143,7 @@ class Lake:
         from anabranch.pipeline.jobs import retention
 
         written = retention.policy(policy) if isinstance(policy, str) else policy
-        return retention.plan(retention.standing(self.operations(), self.facts(), now), written, now)
+        return retention.plan(retention.standing_of(self, now), written, now)
 
     def digests(self, *by: str, now: int) -> DataFrame:
         """The digest of what a node with these operations would serve at that time, for each value of some columns."""

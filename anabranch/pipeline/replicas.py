@@ -12,8 +12,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import msgspec
-from pyspark.sql import Column, SparkSession
-from pyspark.sql import functions as f
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import SparkSession
 
 from anabranch.core.operation import Family
 from anabranch.pipeline.feed_store import is_store
@@ -43,11 +44,20 @@ class Scope(msgspec.Struct, frozen=True):
         """What the options of feeds name."""
         return cls(*(frozenset(filter(None, options.get(name, "").split(","))) for name in ("authors", "recipients")))
 
-    def condition(self) -> Column:
+    def mask(self, rows: pa.Table) -> pa.Array:
+        """Which of the rows are looked at."""
         if not self.authors and not self.recipients:
-            return f.lit(True)
-        own = (f.col("family") == FAMILIES[Family.SNAPSHOT]) & f.col("author").isin(sorted(self.authors))
-        return own | ((f.col("family") == FAMILIES[Family.REVISION]) & f.col("recipient").isin(sorted(self.recipients)))
+            return pa.repeat(True, rows.num_rows)
+        own = [
+            pc.and_(
+                pc.equal(rows["family"], FAMILIES[family]), pc.is_in(rows[name], pa.array(sorted(keys), pa.string()))
+            )
+            for family, name, keys in (
+                (Family.SNAPSHOT, "author", self.authors),
+                (Family.REVISION, "recipient", self.recipients),
+            )
+        ]
+        return pc.or_(*own)
 
 
 class Replica(msgspec.Struct, frozen=True):

@@ -9,6 +9,7 @@ without moving anything; a few are left together.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import reduce
 
 import msgspec
 import numpy as np
@@ -90,7 +91,7 @@ class Stager(msgspec.Struct, frozen=True):
 
     def _written(self, rows: pa.Table) -> Iterator[Staged]:
         rows = rows.append_column("batch", pa.array(np.full(rows.num_rows, self.batch, np.int64)))
-        of = {outcome: _only(rows, pc.equal(rows["outcome"], outcome.value)) for outcome in Outcome}
+        of = {outcome: only(rows, pc.equal(rows["outcome"], outcome.value)) for outcome in Outcome}
         operations, facts = of[Outcome.OPERATION], of[Outcome.FACT]
         removals, rejected = of[Outcome.REMOVAL], of[Outcome.REJECTED]
         seen = pa.concat_tables([some.select(SIGHTINGS.names) for some in (operations, facts, removals)])
@@ -115,7 +116,7 @@ class Stager(msgspec.Struct, frozen=True):
         for (name, stream, epoch), seen in self.seen.items():
             if name == table and rows.num_rows:
                 own = pc.and_(pc.equal(rows["stream"], stream), pc.equal(rows["epoch"], epoch)).to_numpy()
-                rows = _only(rows, pa.array(~(own & seen.mask(rows))))
+                rows = only(rows, pa.array(~(own & seen.mask(rows))))
         return rows
 
     def _by_bucket(self, rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:
@@ -165,6 +166,7 @@ def heard(rows: pa.Table) -> list[Staged]:
 _TOLD = arrow(STAGED)
 
 
-def _only(rows: pa.Table, wanted: pa.ChunkedArray) -> pa.Table:
-    """Those of the rows; the very same table where that is all."""
-    return rows if pc.all(wanted, min_count=0).as_py() else rows.filter(wanted)
+def only(rows: pa.Table, *conditions: pa.ChunkedArray) -> pa.Table:
+    """The rows that meet all conditions; the very same table where all rows do."""
+    met = reduce(pc.and_kleene, conditions).fill_null(False)
+    return rows if pc.all(met, min_count=0).as_py() else rows.filter(met)

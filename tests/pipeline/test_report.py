@@ -9,6 +9,7 @@ from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,6 +23,7 @@ from anabranch.pipeline.jobs.audit import Findings
 from anabranch.pipeline.jobs.ingest import ingest
 from anabranch.pipeline.lake import Lake
 from anabranch.pipeline.report_page import page
+from anabranch.pipeline.schema import VERSIONS, arrow
 
 HOSTILE = "</text></svg><script>alert('x')</script><img src=x onerror=alert(1)>"
 NOW = START + 40 * 86_400
@@ -111,8 +113,8 @@ def test_an_empty_lake_has_a_page_too(new_lake: Callable[[], Lake], tmp_path: Pa
     assert [file.name for file in tmp_path.iterdir() if file.is_file()] == ["report.html"]
 
 
-def rows(events: list[tuple[int, str, dict[str, int] | None, str | None, list[str]]]) -> list[dict[str, object]]:
-    return [
+def rows(events: list[tuple[int, str, dict[str, int] | None, str | None, list[str]]]) -> pa.Table:
+    made = [
         {
             "document": "d",
             "family": "snapshot" if clock is not None else "revision",
@@ -125,6 +127,7 @@ def rows(events: list[tuple[int, str, dict[str, int] | None, str | None, list[st
         }
         for at, id, clock, name, parents in events
     ]
+    return pa.Table.from_pylist(made, arrow(VERSIONS))
 
 
 @given(st.lists(st.dictionaries(st.sampled_from("abc"), st.integers(1, 3), min_size=1), max_size=12))

@@ -1,8 +1,8 @@
 """Audit: what each of several replicas lacks, which heads differ, and where they contradict each other.
 
-Digests first: all that a replica knows is summed up for each author or recipient, and where the digests of all replicas
-are equal nothing is compared. Of the rest, whatever is not the same everywhere is a difference, and everything else
-looks at differences only.
+Digests first: all that a replica knows is summed up in small cells (`pipeline.cells`), and where the sums of all
+replicas are equal nothing is compared. Of the rest, whatever is not the same everywhere is a difference, and everything
+else looks at differences only.
 
 An operation is lacking where another replica has it and this one has never heard of it. It is not lacking where it is
 known as compacted or removed, where a newer version has replaced it, or where somebody who may has deleted it: those
@@ -12,26 +12,30 @@ nobody.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
 from typing import Any
 
 import msgspec
-from pyspark.sql import Column, DataFrame, Window
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
+from pyspark.sql.types import StructType
 
 from anabranch.core import nostr
-from anabranch.core.negentropy_items import ID_BYTES, fingerprint
+from anabranch.core.negentropy_items import fingerprint
 from anabranch.core.operation import Family, State
+from anabranch.pipeline import cells
+from anabranch.pipeline.cells import ROWS, SUMS, Part
 from anabranch.pipeline.jobs import digests, heads
+from anabranch.pipeline.jobs.digests import SUMMED, WORDS
 from anabranch.pipeline.replicas import Kind, Replica, Scope
 from anabranch.pipeline.rows import FORGED
-from anabranch.pipeline.schema import FAMILIES, STATES
+from anabranch.pipeline.schema import FAMILIES, STATES, arrow
 
 EXAMPLES = 10
 FEW = 20_000
 """So many differences are kept at hand; more stay where they were found."""
-EMPTY = fingerprint(bytes(ID_BYTES), 0).hex()
 EVERYTHING = Scope()
 OTHER_ID = "id does not match"
 """How the reason begins for what was altered after it was signed."""
@@ -41,8 +45,6 @@ PLAIN = FAMILIES[Family.PLAIN]
 
 _TOLD = ["id", "family", "kind", "author", "recipient", "document", "coordinate", "created_at"]
 _PLACE = ["stream", "epoch", "position"]
-_SIGNATURE = r'"sig"\s*:\s*"([0-9a-f]{128})"'
-"""Only the signature itself is written so: inside a text every quote has a backslash before it."""
 
 
 class LogSeen(msgspec.Struct):
@@ -88,18 +90,13 @@ class Audit(msgspec.Struct):
 def audit(replicas: Sequence[Replica], now: int, scope: Scope = EVERYTHING) -> Audit:
     """Compare replicas as they are in their lakes."""
     findings = Findings()
-    _count_operations(replicas, scope, now, findings)
-    differing = _differing(replicas, scope, now, findings)
-    found = differences(replicas, scope, now, differing)
-    if not findings.scopes_differing:
-        found = found.limit(0)  # equal digests: there is nothing to look at
-    found = found.persist()
+    parts = _Parts.of(replicas, scope, now)
+    rows = parts.rows(_compare(parts, replicas, findings))
+    found = _at_hand(differences(rows, len(replicas)))
     groups = _groups(found)
-    if sum(group.count for group in groups) <= FEW:
-        found = replicas[0].lake.spark.createDataFrame(found.collect(), found.schema)
     findings.resigned = sum(group.count for group in groups if group.resigned)
     missing = _missing(replicas, found, groups, findings)
-    split = _split_heads(replicas, found, scope, any(group.versioned for group in groups))
+    split = _split_heads(rows, found, len(replicas), any(group.versioned for group in groups))
     documents = sorted({row["document"] for row in split.select("document").collect()})
     findings.heads, findings.examples["heads"] = len(documents), documents[:EXAMPLES]
     places = _contradictions(replicas, findings)
@@ -121,69 +118,90 @@ def _of_all(replicas: Sequence[Replica], rows: Callable[[Replica], DataFrame]) -
     return reduce(DataFrame.unionAll, each)
 
 
-def _count_operations(replicas: Sequence[Replica], scope: Scope, now: int, findings: Findings) -> None:
-    """How many operations each replica has, and the digest that a node would answer for them."""
-
-    def items(replica: Replica) -> DataFrame:
-        return digests.of_operations(replica.lake.operations().filter(scope.condition()), now).select("id")
-
-    found = {row["replica"]: row for row in digests.digests(_of_all(replicas, items), "replica").collect()}
-    for number, replica in enumerate(replicas):
-        count, digest = (found[number]["items"], found[number]["digest"]) if number in found else (0, EMPTY)
-        findings.operations[replica.name], findings.digests[replica.name] = count, digest
+def _at_hand(rows: DataFrame) -> DataFrame:
+    """The same rows; where they are few, worked out now and once."""
+    some = rows.limit(FEW + 1).toArrow()
+    return rows.persist() if some.num_rows > FEW else rows.sparkSession.createDataFrame(some, rows.schema)
 
 
 # --- what differs ----------------------------------------------------------------------------------------------------
 
 
-def known(replica: Replica, scope: Scope, now: int, within: DataFrame | None = None) -> DataFrame:
-    """All that a replica knows, an operation or a fact a row; `within` some namespaces only.
+class _Parts(msgspec.Struct, frozen=True):
+    """All that replicas know, part by part; `few`: it is quicker here than in tasks."""
 
-    `identity` is what an operation is known by, `copy` stands for the very bytes that count.
-    """
-    wanted = scope.condition() & f.coalesce(f.col("expires_at") > now, f.lit(True))
-    namespace = f.coalesce("recipient", "author").alias("namespace")
-    identity = f.coalesce(f.concat("document", "revision"), "id").alias("identity")
+    spark: SparkSession
+    parts: list[Part]
+    few: bool
 
-    def rows(of: DataFrame, state: Column, said: Column) -> DataFrame:
-        own = of.filter(wanted).select("*", namespace, identity)
-        if within is not None:
-            own = own.join(f.broadcast(within), "namespace", "left_semi")
-        copy = f.sha2(f.concat("id", said), 256)
-        return own.select("namespace", "identity", *_TOLD, state.alias("state"), copy.alias("copy"))
+    @classmethod
+    def of(cls, replicas: Sequence[Replica], scope: Scope, now: int) -> _Parts:
+        tables = [replica.lake.table(name) for replica in replicas for name in ("operations", "facts")]
+        few = sum(table.count() for table in tables) <= FEW
+        every = [cells.parts(number, one.lake, scope, now, few) for number, one in enumerate(replicas)]
+        return cls(replicas[0].lake.spark, [part for of_one in every for part in of_one], few)
 
-    signature = f.regexp_extract("raw", _SIGNATURE, 1)
-    retained = rows(replica.lake.operations(), f.lit(RETAINED), signature)
-    if not replica.lake.table("facts").count():
-        return retained
-    return retained.unionAll(rows(replica.lake.facts(), f.col("state"), f.col("state")).distinct())
+    def sums(self) -> DataFrame:
+        return self._made(Part.sums, SUMS)
+
+    def rows(self, wanted: Sequence[str]) -> DataFrame:
+        """All that is in some cells."""
+        some = pa.array(wanted, pa.string())
+        if not wanted:
+            return self.spark.createDataFrame([], ROWS)
+        made = self._made(lambda part: part.rows(some), ROWS)
+        return made if self.few else made.persist()
+
+    def _made(self, of: Callable[[Part], Iterator[pa.RecordBatch]], schema: StructType) -> DataFrame:
+        every = self.parts
+        if self.few:
+            made = [batch for part in every for batch in of(part)]
+            return self.spark.createDataFrame(pa.Table.from_batches(made, arrow(schema)), schema)
+
+        def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                for number in batch.column(0).to_pylist():
+                    yield from of(every[number])
+
+        return self.spark.range(0, len(every), 1, len(every)).mapInArrow(task, schema)
 
 
-def _differing(replicas: Sequence[Replica], scope: Scope, now: int, findings: Findings) -> DataFrame:
-    """The namespaces, authors and recipients, whose digests are not the same in all replicas."""
+def _compare(parts: _Parts, replicas: Sequence[Replica], findings: Findings) -> list[str]:
+    """Count what each replica has, with the digest that a node would answer for it; the cells that are not the same."""
+    is_whole, is_cell = f.col("of") == cells.WHOLE, f.col("of") == cells.CELL
+    summed = parts.sums().groupBy("of", "name", "replica").agg(*(f.sum(name).alias(name) for name in SUMMED))
+    sums = f.struct(*SUMMED).alias("sums")
+    same = (f.count("*") == len(replicas)) & (f.min(sums) == f.max(sums))
+    each = f.collect_list(f.when(f.col("of") == cells.WHOLE, f.struct("replica", *SUMMED))).alias("each")
+    compared = summed.groupBy("of", "name").agg(same.alias("same"), each)
+    named = f.when(is_whole | (is_cell & ~f.col("same")), f.col("name")).alias("name")
+    told = (
+        compared.groupBy("of", "same", named).agg(f.count("*").alias("count"), f.first("each").alias("each")).collect()
+    )
+    own = {one["replica"]: one for row in told for one in row["each"]}
+    for number, replica in enumerate(replicas):
+        count, total = (own[number]["items"], [own[number][word] for word in WORDS]) if number in own else (0, [0])
+        findings.operations[replica.name] = count
+        findings.digests[replica.name] = fingerprint(digests.total(total), count).hex()
+    scopes = {row["same"]: row["count"] for row in told if row["of"] == cells.NAMESPACE}
+    findings.scopes, findings.scopes_differing = sum(scopes.values()), scopes.get(False, 0)
+    return [row["name"] for row in told if row["of"] == cells.CELL and not row["same"]]
 
-    def copies(replica: Replica) -> DataFrame:
-        return known(replica, scope, now).select("namespace", f.col("copy").alias("id"))
 
-    told = digests.digests(_of_all(replicas, copies), "replica", "namespace").groupBy("namespace")
-    same = (f.count("*") == len(replicas)) & (f.min("digest") == f.max("digest")) & (f.min("items") == f.max("items"))
-    scopes = told.agg(same.alias("same")).persist()
-    counts = {row["same"]: row["count"] for row in scopes.groupBy("same").count().collect()}
-    findings.scopes, findings.scopes_differing = sum(counts.values()), counts.get(False, 0)
-    return scopes.filter("NOT same").select("namespace")
-
-
-def differences(replicas: Sequence[Replica], scope: Scope, now: int, within: DataFrame) -> DataFrame:
+def differences(rows: DataFrame, replicas: int) -> DataFrame:
     """Every operation that is not the same in all replicas, and the bits of those who have it in each state."""
-    every = (1 << len(replicas)) - 1
-    rows = _of_all(replicas, lambda replica: known(replica, scope, now, within))
+    every = (1 << replicas) - 1
     there = f.col("state") == RETAINED
-    grouped = rows.groupBy("identity").agg(
-        *(_bits(f.col("state") == state).alias(state) for state in (RETAINED, COMPACTED, REMOVED)),
-        f.coalesce(f.min(f.when(there, f.col("id"))), f.min("id")).alias("id"),
-        *(f.any_value(name).alias(name) for name in _TOLD if name != "id"),
-        *(f.min(f.when(there, f.col(name))).alias(f"{name}_min") for name in ("id", "copy")),
-        *(f.max(f.when(there, f.col(name))).alias(f"{name}_max") for name in ("id", "copy")),
+    grouped = (
+        rows.filter("NOT expired")
+        .groupBy("identity")
+        .agg(
+            *(_bits(f.col("state") == state).alias(state) for state in (RETAINED, COMPACTED, REMOVED)),
+            f.coalesce(f.min(f.when(there, f.col("id"))), f.min("id")).alias("id"),
+            *(f.any_value(name).alias(name) for name in _TOLD if name != "id"),
+            *(f.min(f.when(there, f.col(name))).alias(f"{name}_min") for name in ("id", "copy")),
+            *(f.max(f.when(there, f.col(name))).alias(f"{name}_max") for name in ("id", "copy")),
+        )
     )
     resigned = f.coalesce(f.expr("id_min = id_max AND copy_min <> copy_max"), f.lit(False))
     gone = f.col(COMPACTED).bitwiseOR(f.col(REMOVED))
@@ -233,7 +251,7 @@ def _missing(replicas: Sequence[Replica], found: DataFrame, groups: Sequence[_Gr
         if unknown[number] and (gone := withdrawn(own, replica.lake.operations(), reasons[number])) is not None:
             own = own.join(gone, "identity", "left_anti")
         lacking.append(own.withColumn("replica", f.lit(number)))
-    missing = reduce(DataFrame.unionAll, lacking).persist()
+    missing = _at_hand(reduce(DataFrame.unionAll, lacking))
     counts = dict(missing.groupBy("replica").count().collect()) if any(unknown) else {}
     for number, replica in enumerate(replicas):
         findings.missing[replica.name] = counts.get(number, 0)
@@ -326,26 +344,21 @@ def _examples(replicas: Sequence[Replica], rows: DataFrame) -> dict[str, list[st
     return found
 
 
-def _split_heads(replicas: Sequence[Replica], found: DataFrame, scope: Scope, any_documents: bool) -> DataFrame:
+def _split_heads(rows: DataFrame, found: DataFrame, replicas: int, any_documents: bool) -> DataFrame:
     """The heads that not all replicas have as heads, of the documents that something differs in."""
     documents = found.filter(f.col("family").isin(heads.VERSIONED)).select("document").distinct()
-    every = (1 << len(replicas)) - 1
-
-    def versions(replica: Replica) -> DataFrame:
-        """Under names of its own, so that all are worked out at once and nothing of one replica meets another's."""
-        own = [
-            rows.filter(scope.condition()).join(documents, "document", "left_semi")
-            for rows in (replica.lake.operations(), replica.lake.facts())
-        ]
-        apart = f.concat_ws("/", f.lit(str(replicas.index(replica))), "document")
-        return heads.versions(*own).withColumn("document", apart)
-
-    current = heads.heads(reduce(DataFrame.unionAll, map(versions, replicas))).filter("payload")
-    named = current.select(f.split("document", "/").alias("name"), f.coalesce("revision", "id").alias("head"))
+    versions = rows.filter(f.col("family").isin(heads.VERSIONED)).join(documents, "document", "left_semi")
+    # Under names of their own, so that all are worked out at once and nothing of one replica meets another's.
+    apart = versions.withColumn("document", f.concat_ws("/", f.col("replica").cast("string"), "document"))
+    named = (
+        heads.heads(apart)
+        .filter("payload")
+        .select(f.split("document", "/").alias("name"), f.coalesce("revision", "id").alias("head"))
+    )
     own = named.select(f.expr("int(name[0])").alias("replica"), f.expr("name[1]").alias("document"), "head")
     bits = f.bit_or(f.expr("shiftleft(1, replica)")).alias("held_by")
-    split = own.groupBy("document", "head").agg(bits).filter(f.col("held_by") != every)
-    return (split if any_documents else split.limit(0)).persist()
+    split = own.groupBy("document", "head").agg(bits).filter(f.col("held_by") != (1 << replicas) - 1)
+    return _at_hand(split if any_documents else split.limit(0))
 
 
 # --- logs and lines --------------------------------------------------------------------------------------------------

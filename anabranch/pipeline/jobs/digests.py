@@ -7,7 +7,7 @@ scope, and only these rows are moved. Equal digests mean equal sets, and nothing
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +22,8 @@ from anabranch.pipeline.schema import FAMILIES, arrow
 WORD_BITS = 32
 WORDS = [f"word_{number}" for number in range(ID_BYTES * 8 // WORD_BITS)]
 """An id as columns: sums of 32-bit words stay exact in 64 bits for two thousand million ids."""
+SUMMED = ["items", *WORDS]
+"""The columns of a sum: how many, and of which words."""
 
 
 def of_operations(operations: DataFrame, now: int) -> DataFrame:
@@ -41,38 +43,43 @@ def digests(items: DataFrame, *by: str) -> DataFrame:
     Items are known by `id`, 64 hexadecimal digits, and each is there once.
     """
     scopes = [items.schema[name] for name in by]
-    sums = t.StructType([*scopes, *(t.StructField(name, t.LongType()) for name in ("items", *WORDS))])
+    sums = t.StructType([*scopes, *(t.StructField(name, t.LongType()) for name in SUMMED)])
     told = t.StructType([*scopes, t.StructField("items", t.LongType()), t.StructField("digest", t.StringType())])
     sums_schema, told_schema = arrow(sums), arrow(told)
 
     def add_up(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            yield from _added_up(batch, list(by)).select(sums.names).cast(sums_schema).to_batches()
+            found = added_up({name: batch.column(name) for name in by}, binary(batch.column("id")))
+            yield from found.select(sums.names).cast(sums_schema).to_batches()
 
     def tell(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             counts = batch.column("items").to_pylist()
             words = zip(*(batch.column(name).to_pylist() for name in WORDS), strict=True)
-            found = [fingerprint(_total(some), count).hex() for some, count in zip(words, counts, strict=True)]
+            found = [fingerprint(total(some), count).hex() for some, count in zip(words, counts, strict=True)]
             columns = [*(batch.column(name) for name in by), batch.column("items"), pa.array(found, pa.string())]
             yield pa.RecordBatch.from_arrays(columns, schema=told_schema)
 
     parts = items.select(*by, "id").mapInArrow(add_up, sums)
-    whole = parts.groupBy(*by).agg(*(f.coalesce(f.sum(name), f.lit(0)).alias(name) for name in ("items", *WORDS)))
+    whole = parts.groupBy(*by).agg(*(f.coalesce(f.sum(name), f.lit(0)).alias(name) for name in SUMMED))
     return whole.mapInArrow(tell, told)
 
 
-def _added_up(batch: pa.RecordBatch, by: list[str]) -> pa.Table:
-    """A row for each scope in the batch: how many items, and the sums of the words of their ids."""
-    ids = bytes.fromhex("".join(batch.column("id").to_pylist()))
+def binary(ids: pa.Array | pa.ChunkedArray) -> bytes:
+    """Ids one after the other."""
+    return bytes.fromhex("".join(ids.to_pylist()))
+
+
+def added_up(by: Mapping[str, pa.Array], ids: bytes) -> pa.Table:
+    """A row for each value of `by`: how many items, and the sums of the words of their ids."""
     words = np.frombuffer(ids, f"<u{WORD_BITS // 8}").reshape(-1, len(WORDS)).astype(np.int64)
-    columns = {name: batch.column(name) for name in by}
-    columns |= {name: pa.array(words[:, number]) for number, name in enumerate(WORDS)}
+    columns = {**by, **{name: pa.array(words[:, number]) for number, name in enumerate(WORDS)}}
     columns["items"] = pa.array(np.ones(len(words), np.int64))
-    summed = pa.table(columns).group_by(by, use_threads=False).aggregate([(name, "sum") for name in ("items", *WORDS)])
+    summed = pa.table(columns).group_by(list(by), use_threads=False).aggregate([(name, "sum") for name in SUMMED])
     return summed.rename_columns([name.removesuffix("_sum") for name in summed.column_names])
 
 
-def _total(words: tuple[int, ...]) -> bytes:
+def total(words: Sequence[int]) -> bytes:
+    """The sum of ids, of the sums of their words."""
     total = sum(word << (WORD_BITS * number) for number, word in enumerate(words))
     return (total % (1 << ID_BYTES * 8)).to_bytes(ID_BYTES, "little")

@@ -14,7 +14,7 @@ more than that is needed, after a removal above all, a document is worked out ag
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
 
 import msgspec
@@ -31,7 +31,8 @@ from anabranch.pipeline.delta import File, Table, filesystem, write_file
 from anabranch.pipeline.frontier import again, frontier
 from anabranch.pipeline.lake import Lake
 from anabranch.pipeline.ledger import WORK
-from anabranch.pipeline.schema import BUCKETS, FAMILIES, HEADS, STATES, VERSIONS, arrow
+from anabranch.pipeline.schema import BUCKETS, FACTS, FAMILIES, HEADS, STATES, VERSIONS, arrow
+from anabranch.pipeline.staging import only
 
 VERSIONED = [FAMILIES[Family.SNAPSHOT], FAMILIES[Family.REVISION]]
 REMOVED = STATES[State.REMOVED]
@@ -45,7 +46,7 @@ ALONE_BELOW = 20_000
 FULL_ABOVE = 0.5
 """When more than this share of all rows is new, all documents are looked at: that costs less."""
 
-_HEADS, _VERSIONS = arrow(HEADS), arrow(VERSIONS)
+_HEADS, _VERSIONS, _FACTS = arrow(HEADS), arrow(VERSIONS), arrow(FACTS)
 _STORED = [name for name in VERSIONS.names if name not in ("payload", "removed", "awaited")]
 _COUNTED = ["payload", "number", "heads", "deleted"]
 
@@ -62,16 +63,16 @@ class Summary(msgspec.Struct):
 # --- from versions to heads ------------------------------------------------------------------------------------------
 
 
-def versions(operations: DataFrame, facts: DataFrame) -> DataFrame:
-    """Operations and facts as versions of documents."""
-    return _versions(operations, f.lit(True), f.lit(False)).unionAll(
-        _versions(facts, f.lit(False), f.col("state") == REMOVED)
-    )
+def versions(operations: DataFrame, facts: DataFrame, *more: str) -> DataFrame:
+    """Operations and facts as versions of documents; `more` are columns that come along."""
+    of_operations = _versions(operations, f.lit(True), f.lit(False))
+    of_facts = _versions(facts, f.lit(False), f.col("state") == REMOVED)
+    return of_operations.select(*VERSIONS.names, *more).unionAll(of_facts.select(*VERSIONS.names, *more))
 
 
 def _versions(rows: DataFrame, payload: Column, removed: Column) -> DataFrame:
     added = {"payload": payload, "removed": removed, "awaited": f.lit(None).cast("array<string>")}
-    return rows.filter(f.col("family").isin(VERSIONED)).withColumns(added).select(VERSIONS.names)
+    return rows.filter(f.col("family").isin(VERSIONED)).withColumns(added)
 
 
 def heads(of: DataFrame) -> DataFrame:
@@ -86,15 +87,23 @@ def heads(of: DataFrame) -> DataFrame:
 
 def scan(lake: Lake) -> DataFrame:
     """The heads of all that is in a lake, straight from its files."""
+    return over(lake, frontier, HEADS)
+
+
+def over(lake: Lake, work: Callable[[pa.Table], pa.Table], schema: t.StructType, *more: str) -> DataFrame:
+    """What `work` makes of all versions in a lake, some documents at a time, straight from its files.
+
+    `more` are columns that come along.
+    """
     files = _Files.of(lake)
 
-    def found(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def made(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                for some in files.bucket(BUCKETS[number]).heads():
-                    yield from some.to_batches()
+                for versions in files.bucket(BUCKETS[number]).versions(more):
+                    yield from work(versions).to_batches()
 
-    return _for_each_bucket(lake).mapInArrow(found, HEADS)
+    return _for_each_bucket(lake).mapInArrow(made, schema)
 
 
 def _for_each_bucket(lake: Lake) -> DataFrame:
@@ -141,15 +150,15 @@ class _Files(msgspec.Struct, frozen=True):
         """How many are in files that were not there when the heads were last worked out."""
         return sum(held.rows for held in self.held if held.fresh)
 
-    def heads(self) -> Iterator[pa.Table]:
-        """The heads of all documents of the bucket."""
+    def versions(self, more: Sequence[str] = ()) -> Iterator[pa.Table]:
+        """All versions of the bucket, so many documents at a time."""
         rows = sum(held.rows if held.bucket else held.rows // len(BUCKETS) for held in self.held)
         parts = 1 + rows // ROWS_AT_ONCE
         for part in range(parts):
             low = f"{self.own}{0x10000 * part // parts:04x}"
             high = f"{self.own}{0x10000 * (part + 1) // parts:04x}" if part + 1 < parts else f"{self.own}g"
-            some = [self._read(held, (low, high) if parts > 1 else None) for held in self.held]
-            yield frontier(pa.concat_tables([_VERSIONS.empty_table(), *some]))
+            some = [self._read(held, (low, high) if parts > 1 else None, more=more) for held in self.held]
+            yield pa.concat_tables([_with(more).empty_table(), *some])
 
     def of_documents(self, documents: pa.Array) -> pa.Table:
         """All versions of some documents."""
@@ -166,10 +175,11 @@ class _Files(msgspec.Struct, frozen=True):
         between: tuple[str, str] | None = None,
         of: pa.Array | None = None,
         after: int | None = None,
+        more: Sequence[str] = (),
     ) -> pa.Table:
         """The versions in a file: all of the bucket, or of a part of it, or of some documents, or of later batches."""
         system, path = filesystem(held.uri)
-        columns = [*_STORED, *(() if held.operations else ("state",)), *(() if after is None else ("batch",))]
+        columns = [*_STORED, *more, *(() if held.operations else ("state",)), *(() if after is None else ("batch",))]
         with pq.ParquetFile(path, filesystem=system) as file:
             if of is not None:  # most files have none of a few documents: look before the rest is read
                 documents = file.read(["document"], use_threads=False)["document"]
@@ -186,30 +196,26 @@ class _Files(msgspec.Struct, frozen=True):
             wanted.append(pc.is_in(document, of))
         if after is not None:
             wanted.append(pc.greater(table["batch"], after))
-        return _as_versions(_only(table, wanted), held.operations)
+        return _as_versions(only(table, *wanted), held.operations, more)
 
 
-def _only(table: pa.Table, conditions: Sequence[pa.ChunkedArray]) -> pa.Table:
-    """The rows that meet all conditions; the very same table where all rows do."""
-    met = reduce(pc.and_kleene, conditions)  # what is no version of anything has no document
-    return table if pc.all(met, min_count=0).as_py() else table.filter(met)
-
-
-def _as_versions(rows: pa.Table, operations: bool) -> pa.Table:
+def _as_versions(rows: pa.Table, operations: bool, more: Sequence[str]) -> pa.Table:
     """Rows of operations, or of facts, as versions."""
     removed = pa.repeat(False, rows.num_rows) if operations else pc.equal(rows["state"], REMOVED)
     rows = rows.append_column("payload", pa.repeat(operations, rows.num_rows)).append_column("removed", removed)
     awaited = pa.nulls(rows.num_rows, _VERSIONS.field("awaited").type)
-    return rows.append_column("awaited", awaited).select(VERSIONS.names).cast(_VERSIONS)
+    return rows.append_column("awaited", awaited).select([*VERSIONS.names, *more]).cast(_with(more))
+
+
+def _with(more: Sequence[str]) -> pa.Schema:
+    """The columns of versions, and more."""
+    return pa.schema([*_VERSIONS, *(_FACTS.field(name) for name in more)])
 
 
 def _held(source: Table, known: set[str] | None) -> Iterator[_Held]:
     for file in source.named():
-        _, _, rest = file.path.rpartition("bucket=")
-        bucket = rest.partition("/")[0]
-        own = bucket if bucket in BUCKETS else None
         uri = f"{source.path}/{file.path}"
-        yield _Held(uri, file.rows, own, source.name == "operations", known is None or uri not in known)
+        yield _Held(uri, file.rows, file.bucket, source.name == "operations", known is None or uri not in known)
 
 
 def _known(heads: Table, source: Table) -> set[str] | None:
@@ -279,7 +285,7 @@ class _Task(msgspec.Struct, frozen=True):
     def _written(self, bucket: str) -> _Written:
         files = self.files.bucket(bucket)
         if self.after is None:
-            found = pa.concat_tables([_HEADS.empty_table(), *files.heads()])
+            found = pa.concat_tables([_HEADS.empty_table(), *map(frontier, files.versions())])
         else:
             own = [f"{self.table}/{file.path}" for file in self.before if f"/bucket={bucket}/" in file.path]
             fresh = files.fresh(self.after)

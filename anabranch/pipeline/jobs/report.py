@@ -15,14 +15,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pyarrow as pa
-from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
 from anabranch.core import revisions, snapshots
 from anabranch.core.operation import Family
+from anabranch.pipeline.frontier import numbered
 from anabranch.pipeline.jobs import heads, retention
 from anabranch.pipeline.jobs.audit import Findings
 from anabranch.pipeline.lake import Lake
@@ -39,7 +40,7 @@ from anabranch.pipeline.report_numbers import (
     Totals,
 )
 from anabranch.pipeline.report_page import page
-from anabranch.pipeline.schema import FAMILIES
+from anabranch.pipeline.schema import FAMILIES, arrow
 
 BINS_MAX = 60
 STEPS = (60, 300, 900, 3_600, 4 * 3_600, 86_400, 7 * 86_400, 30 * 86_400, 91 * 86_400, 365 * 86_400)
@@ -74,18 +75,18 @@ def write(lake: Lake, out: Path, now: int, wait: float = 0.0, compared: Findings
 def gather(lake: Lake, now: int, wait: float = 0.0, compared: Findings | None = None) -> Report:
     """All numbers of a report, as of `now`."""
     current = heads.update(lake, wait=wait)
-    totals = _totals(lake, current)
-    versions = heads.versions(lake.operations(), lake.facts())
+    owners = _by_owner(lake.operations()).persist()
+    totals = _totals(lake, current, owners)
     growth = _growth(lake.operations())
     return Report(
         lake.path,
         now,
         totals,
         growth,
-        _conflicts(versions, growth.times),
+        _conflicts(lake, growth.times),
         _devices(lake.heads()),
         _busiest(lake.heads()),
-        _owners(lake),
+        _owners(lake, owners),
         _savings(lake, now) if totals.operations else [],
         _replicas(lake.sightings()),
         [(row["reason"], row["count"]) for row in _most(lake.rejected().groupBy("reason").count(), "count").collect()],
@@ -94,8 +95,8 @@ def gather(lake: Lake, now: int, wait: float = 0.0, compared: Findings | None = 
     )
 
 
-def _totals(lake: Lake, current: heads.Summary) -> Totals:
-    sums = lake.operations().agg(f.sum("size"), f.count_distinct(_owner())).first()
+def _totals(lake: Lake, current: heads.Summary, owners: DataFrame) -> Totals:
+    sums = owners.agg(f.sum("bytes"), f.count("*")).first()
     assert sums is not None
     counts = {name: lake.table(name).count() for name in ("operations", "facts", "rejected", "gaps")}
     return Totals(
@@ -149,20 +150,16 @@ def bins(first: int, low: int, high: int, last: int) -> tuple[int, list[int]]:
     return step, list(range(low - low % step, high + 1, step))
 
 
-def _conflicts(versions: DataFrame, times: Sequence[int]) -> Conflicts:
+def _conflicts(lake: Lake, times: Sequence[int]) -> Conflicts:
     if not times:
         return Conflicts()
     step = times[1] - times[0] if len(times) > 1 else 1
 
-    def found(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        if given := list(batches):
-            turned = list(turns(pa.Table.from_batches(given).to_pylist()))
-            yield pa.RecordBatch.from_arrays(
-                [pa.array([at for at, _ in turned], pa.int64()), pa.array([turn for _, turn in turned], pa.int32())],
-                names=_TURNS.names,
-            )
+    def found(versions: pa.Table) -> pa.Table:
+        turned = list(turns(versions))
+        return pa.table([[at for at, _ in turned], [turn for _, turn in turned]], schema=arrow(_TURNS))
 
-    turned = versions.select(_LOOKED_AT).repartition("document").mapInArrow(found, _TURNS)
+    turned = heads.over(lake, found, _TURNS)
     bin = f.greatest(f.lit(0), f.least(f.lit(len(times) - 1), f.floor((f.col("moment") - times[0]) / step)))
     counted = turned.groupBy(bin.alias("bin"), "turn").count().collect()
     told = Conflicts([0] * len(times), [0] * len(times))
@@ -177,14 +174,15 @@ class _Version(msgspec.Struct, frozen=True, gc=False):
     revision: str
 
 
-def turns(versions: Sequence[Mapping[str, object]]) -> Iterator[tuple[int, int]]:
+def turns(versions: pa.Table) -> Iterator[tuple[int, int]]:
     """The moments at which a document of these came into conflict (1) or out of it (-1), by the rules of `core`."""
-    documents: dict[object, list[tuple[int, _Version, Sequence[str] | None]]] = {}
-    for row in versions:
-        made = row["mtime"] // 1000 if row["mtime"] is not None else row["created_at"]  # type: ignore[operator]
-        version = _Version(row["id"], dict(row["clock"] or ()), row["revision"])  # type: ignore[arg-type, call-overload]
-        parents = (row["parents"] or ()) if row["family"] == FAMILIES[Family.REVISION] else None
-        documents.setdefault(row["document"], []).append((made, version, parents))  # type: ignore[arg-type]
+    versions = _several(versions)
+    documents: dict[str, list[tuple[int, _Version, Sequence[str] | None]]] = {}
+    rows = zip(*(versions[name].to_pylist() for name in _LOOKED_AT), strict=True)
+    for document, family, id, clock, revision, parents, mtime, created_at in rows:
+        made = created_at if mtime is None else mtime // 1000
+        named = (parents or ()) if family == FAMILIES[Family.REVISION] else None
+        documents.setdefault(document, []).append((made, _Version(id, dict(clock or ()), revision), named))
     for history in documents.values():
         current: list[_Version] = []
         named: set[str] = set()
@@ -197,6 +195,12 @@ def turns(versions: Sequence[Mapping[str, object]]) -> Iterator[tuple[int, int]]
                 named.update(parents)
             if (len(current) > 1) is not (before > 1):
                 yield made, 1 if len(current) > 1 else -1
+
+
+def _several(versions: pa.Table) -> pa.Table:
+    """Those of documents with several versions: one alone is in conflict with nothing."""
+    document, documents = numbered(versions["document"])
+    return versions.filter(pa.array(np.bincount(document, minlength=len(documents))[document] > 1))
 
 
 # --- by device, owner, policy, replica -------------------------------------------------------------------------------
@@ -231,46 +235,44 @@ def _busiest(current: DataFrame) -> list[Device]:
     return [Device(**row.asDict()) for row in _most(edits, "edits").collect()]
 
 
-def _owners(lake: Lake) -> list[Owner]:
+def _by_owner(operations: DataFrame) -> DataFrame:
+    owned = operations.groupBy(_owner().alias("pubkey"))
+    return owned.agg(f.count("*").alias("operations"), f.sum("size").alias("bytes"))
+
+
+def _owners(lake: Lake, owners: DataFrame) -> list[Owner]:
     conflicts = (
         lake.conflicts().filter("number = 0").groupBy(_owner().alias("pubkey")).agg(f.count("*").alias("conflicts"))
-    )
-    owners = (
-        lake.operations()
-        .groupBy(_owner().alias("pubkey"))
-        .agg(f.count("*").alias("operations"), f.sum("size").alias("bytes"))
     )
     top = _most(owners, "operations").join(conflicts, "pubkey", "left").fillna(0, ["conflicts"])
     return [Owner(**row.asDict()) for row in _most(top, "operations").collect()]
 
 
 def _savings(lake: Lake, now: int) -> list[Saving]:
-    standing = retention.standing(lake.operations(), lake.facts(), now).persist(StorageLevel.DISK_ONLY)
-    try:
-        return [_saving(text, retention.plan(standing, retention.policy(text), now)) for text in POLICIES]
-    finally:
-        standing.unpersist()
-
-
-def _saving(text: str, plan: DataFrame) -> Saving:
-    stays = f.col("reason").isNull()
-    sums = plan.agg(
-        f.sum(f.when(stays, f.col("size"))), f.sum(f.when(~stays, f.col("size"))), f.count_if(~stays)
-    ).first()
-    assert sums is not None
-    return Saving(text, sums[0] or 0, sums[1] or 0, sums[2])
+    """What each policy would keep and drop, in one pass over all operations."""
+    sums = []
+    for text in POLICIES:
+        reason = retention.reason(retention.policy(text), now)
+        stays, size = reason.isNull(), f.col("size")
+        sums += [f.sum(f.when(stays, size)), f.sum(f.when(~stays, size)), f.count_if(~stays)]
+    found = retention.standing_of(lake, now).agg(*sums).first()
+    assert found is not None
+    of = [[number or 0 for number in found[at : at + 3]] for at in range(0, len(sums), 3)]
+    return [Saving(text, *three) for text, three in zip(POLICIES, of, strict=True)]
 
 
 def _replicas(sightings: DataFrame) -> list[Replica]:
     """Of every log what it was last seen to have."""
-    last = f.max_by("state", f.coalesce("position", f.lit(0)))
-    seen = sightings.groupBy("stream", "id").agg(last.alias("state"))
-    states = {(row["stream"], row["state"]): row["count"] for row in seen.groupBy("stream", "state").count().collect()}
-    in_all = sightings.agg(f.count_distinct("id")).first()
-    assert in_all is not None
+    last = f.max_by("state", f.coalesce("position", f.lit(0))).alias("state")
+    seen = sightings.repartition("id").groupBy("id", "stream").agg(last).groupBy("id")
+    each = seen.agg(f.collect_list(f.struct("stream", "state")).alias("each"))
+    one = each.select(f.posexplode("each").alias("at", "one")).select("at", "one.*")
+    counted = one.groupBy("stream", "state").agg(f.count("*").alias("count"), f.count_if(f.col("at") == 0).alias("ids"))
+    rows = counted.collect()
+    states, in_all = {(row["stream"], row["state"]): row["count"] for row in rows}, sum(row["ids"] for row in rows)
     found = []
     logs = sightings.groupBy("stream").agg(f.max("source").alias("source"), f.max("position").alias("tip"))
     for log in logs.orderBy("source", "stream").collect():
         of = {state: states.get((log["stream"], state), 0) for state in ("retained", "compacted", "removed")}
-        found.append(Replica(log["source"], log["tip"], **of, lacking=in_all[0] - sum(of.values())))
+        found.append(Replica(log["source"], log["tip"], **of, lacking=in_all - sum(of.values())))
     return found

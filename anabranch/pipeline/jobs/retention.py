@@ -4,9 +4,8 @@ A plan is what a node itself would do on the same log under the same policy at t
 then documents whose every head deletes, the oldest above the cap, then superseded payloads. Plan and node are held
 equal on random histories.
 
-`standing` says of each operation what the rules look at, whatever the policy: whether it is a head, how many others of
-its document come before it, since when its document is deleted. `plan` is then a matter of columns, the twin of
-`core.retention.keep` and `forgettable`; several policies share one standing.
+`standing` says of each operation what the rules look at, whatever the policy. `plan` is then a matter of columns, the
+twin of `core.retention.keep` and `forgettable`; several policies share one standing.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ import itertools
 from collections.abc import Callable, Iterator
 
 import msgspec
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql import functions as f
 
@@ -22,6 +22,7 @@ from anabranch.config import RetentionSettings
 from anabranch.core.operation import Family, State
 from anabranch.core.retention import DAY, Mode, Policy
 from anabranch.core.token import Log
+from anabranch.pipeline import standing as places
 from anabranch.pipeline.jobs import heads
 from anabranch.pipeline.lake import Lake
 from anabranch.pipeline.node_admin import PLAN_MAX, NodeAdmin
@@ -35,9 +36,6 @@ OLDER = "older"
 TOP = 10
 
 SNAPSHOT, REVISION = FAMILIES[Family.SNAPSHOT], FAMILIES[Family.REVISION]
-
-_SHOWN = ["id", "family", "kind", "author", "recipient", "document", "coordinate", "action", "created_at", "mtime"]
-_OWN = [*_SHOWN, "expires_at", "size"]
 
 
 class BadPolicy(ValueError):
@@ -76,50 +74,46 @@ def _how(text: str, problem: str) -> str:
 
 
 def standing(operations: DataFrame, facts: DataFrame, now: int) -> DataFrame:
-    """Every operation, and where it stands in its document.
+    """Every operation, and where it stands in its document (`pipeline.standing`).
 
-    `head`: nothing known supersedes it. `foremost`: nothing with a payload does. `before`: how many of the document
-    come before it, the foremost first, then the newest. `deleted_later`: of a document whose every head deletes, how
-    many of its author's were deleted after it.
+    `deleted_later`: of a document whose every head deletes, how many of its author's were deleted after it.
     """
-    versioned = f.col("family").isin(heads.VERSIONED)
-    expired = f.coalesce(f.col("expires_at") <= now, f.lit(False))
-    live = operations.filter(versioned & ~expired)
-    gone = operations.filter(versioned & expired).withColumn("state", f.lit(STATES[State.REMOVED]))
-    gone = facts.filter(versioned).unionByName(gone.select(FACTS.names))
-    served = heads.heads(heads.versions(live, gone)).filter("payload")
-    document = Window.partitionBy("document")
-    ranked = document.orderBy(f.desc("foremost"), f.desc("created_at"), f.desc("id"))
+
+    def found(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        if given := list(batches):
+            yield from places.standing(pa.Table.from_batches(given), now).to_batches()
+
+    versions = heads.versions(operations, facts, *places.ASKED).repartition("document")
+    return _of_all(operations, versions.mapInArrow(found, places.STANDING))
+
+
+def standing_of(lake: Lake, now: int) -> DataFrame:
+    """The same of all that is in a lake, straight from its files."""
+    found = heads.over(lake, lambda versions: places.standing(versions, now), places.STANDING, *places.ASKED)
+    return _of_all(lake.operations(), found)
+
+
+def _of_all(operations: DataFrame, versions: DataFrame) -> DataFrame:
     latest = Window.partitionBy("author", f.isnull("deleted_at")).orderBy(f.desc("deleted_at"), f.desc("document"))
-    tombstone = f.when(f.col("deleted") & (f.col("family") == SNAPSHOT), f.col("created_at"))
-    marked = (
-        live.select(_OWN)
-        .join(served.select("id", f.lit(True).alias("head"), "deleted"), "id", "left")
-        .join(_foremost(live, gone, served).select("id", f.lit(True).alias("foremost")), "id", "left")
-        .fillna(False, ["head", "deleted", "foremost"])
-        .withColumn("before", f.row_number().over(ranked) - 1)
-        .withColumn("deleted_at", f.max(tombstone).over(document))
-        .withColumn("deleted_later", f.when(f.col("deleted_at").isNotNull(), f.dense_rank().over(latest) - 1))
-        .drop("deleted", "deleted_at")
-    )
-    return marked.unionByName(operations.filter(~versioned | expired).select(_OWN), allowMissingColumns=True)
-
-
-def _foremost(live: DataFrame, gone: DataFrame, served: DataFrame) -> DataFrame:
-    """The heads among what has a payload: others than the heads only where a document has lost something."""
-    touched = gone.filter(f.col("family") == SNAPSHOT).select("document").distinct()
-    again = heads.heads(heads.versions(live.join(touched, "document", "left_semi"), gone.limit(0)))
-    return served.join(touched, "document", "left_anti").unionByName(again)
+    later = f.when(f.col("deleted_at").isNotNull(), f.dense_rank().over(latest) - 1)
+    others = operations.filter(~f.col("family").isin(heads.VERSIONED)).select(places.OWN)
+    marked = versions.withColumn("deleted_later", later).drop("deleted_at")
+    return marked.unionByName(others, allowMissingColumns=True)
 
 
 def plan(standing: DataFrame, policy: Policy, now: int) -> DataFrame:
     """Every operation, and why it goes under a policy: `reason` is null for what stays."""
+    return standing.withColumn("reason", reason(policy, now)).select(*places.SHOWN, "size", "head", "reason")
+
+
+def reason(policy: Policy, now: int) -> Column:
+    """Why an operation goes, of a row of `standing`."""
     reason = f.when(f.col("expires_at") <= now, EXPIRED)
     if policy.deleted_documents is not None and policy.mode is not Mode.FULL:
         reason = reason.when(f.col("deleted_later") >= policy.deleted_documents, DELETED)  # core.retention.forgettable
     if (cutoff := policy.cutoff(now)) is not None:
         reason = reason.when(_superseded(policy, cutoff), SUPERSEDED)
-    return standing.withColumn("reason", reason).select(*_SHOWN, "size", "head", "reason")
+    return reason
 
 
 def _superseded(policy: Policy, cutoff: int) -> Column:

@@ -97,6 +97,7 @@ async def difference(
     items: Items,
     *,
     keys: Keys | None = None,
+    access_key: str | None = None,
     timeout: float = TIMEOUT,
     negentropy: bool = True,
     bounds: Bounds = BOUNDS,
@@ -109,7 +110,9 @@ async def difference(
     machine = Reconciliation(
         filter, items, now=world.seconds(), bounds=bounds, has_keys=keys is not None, negentropy=negentropy
     )
-    async with RelayConnection(url, keys=keys, timeout=timeout, bounds=bounds, world=world) as relay:
+    async with RelayConnection(
+        url, keys=keys, access_key=access_key, timeout=timeout, bounds=bounds, world=world
+    ) as relay:
         await relay.finish(machine)
     return machine.result
 
@@ -145,6 +148,7 @@ def fetch(
     filter: Mapping[str, Any],
     *,
     keys: Keys | None = None,
+    access_key: str | None = None,
     timeout: float = TIMEOUT,
     bounds: Bounds = BOUNDS,
     world: World = REAL,
@@ -160,7 +164,9 @@ def fetch(
             return ByIds(ids, filter, bounds=bounds, has_keys=keys is not None)
         return Pages(filter, bounds=bounds, has_keys=keys is not None)
 
-    return Fetch(RelayConnection(url, keys=keys, timeout=timeout, bounds=bounds, world=world), begin)
+    return Fetch(
+        RelayConnection(url, keys=keys, access_key=access_key, timeout=timeout, bounds=bounds, world=world), begin
+    )
 
 
 async def publish(
@@ -168,12 +174,15 @@ async def publish(
     events: Iterable[bytes],
     *,
     keys: Keys | None = None,
+    access_key: str | None = None,
     timeout: float = TIMEOUT,
     bounds: Bounds = BOUNDS,
     world: World = REAL,
 ) -> Published:
     """Give events, as bytes, to a relay. That it has one already is a success."""
-    async with RelayConnection(url, keys=keys, timeout=timeout, bounds=bounds, world=world) as relay:
+    async with RelayConnection(
+        url, keys=keys, access_key=access_key, timeout=timeout, bounds=bounds, world=world
+    ) as relay:
         return await _publish(relay, events)
 
 
@@ -186,6 +195,7 @@ async def sync(
     direction: Direction = Direction.BOTH,
     *,
     keys: Keys | None = None,
+    access_key: str | None = None,
     timeout: float = TIMEOUT,
     negentropy: bool = True,
     bounds: Bounds = BOUNDS,
@@ -207,7 +217,9 @@ async def sync(
         await save(batch)
         saved.update(found.event.id for found in batch)
 
-    async with RelayConnection(url, keys=keys, timeout=timeout, bounds=bounds, world=world) as relay:
+    async with RelayConnection(
+        url, keys=keys, access_key=access_key, timeout=timeout, bounds=bounds, world=world
+    ) as relay:
         async for batch in relay.run(machine):  # pages bring the events themselves
             if direction is not Direction.UP:
                 await take(batch)

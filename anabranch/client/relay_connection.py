@@ -38,6 +38,7 @@ from anabranch.wire.dialogue import (
     Reconnect,
     Refuse,
     Send,
+    TokenAnswer,
 )
 
 TIMEOUT = 10.0
@@ -103,12 +104,14 @@ class RelayConnection:
         url: str,
         *,
         keys: Keys | None = None,
+        access_key: str | None = None,
         timeout: float = TIMEOUT,
         bounds: Bounds = BOUNDS,
         world: World = REAL,
     ) -> None:
         self.url = url
         self.keys = keys
+        self._access_key = access_key
         self.world = world
         self._timeout = timeout
         self._bounds = bounds
@@ -267,7 +270,7 @@ class RelayConnection:
         return Lost(self.url, f"ended the connection ({ended}); try again later")
 
     async def _authenticate(self, reason: str) -> None:
-        """NIP-42: sign the relay's challenge, and wait until it is satisfied.
+        """NIP-42: show our access key where there is one, sign the relay's challenge, and wait until it is satisfied.
 
         A relay may give a new challenge with every refusal, and take only the last: then we sign that one.
         """
@@ -275,6 +278,8 @@ class RelayConnection:
         try:
             while self._challenge is None:
                 await self._hear(deadline)
+            if self._access_key is not None:
+                await self._show(self._access_key, deadline)
             signed = self._challenge
             answer = await self._sign(signed, deadline)
             while not answer.accepted and signed != self._challenge:
@@ -284,6 +289,14 @@ class RelayConnection:
             raise Refused(self.url, f"{reason}; and it did not take our authentication in time") from None
         if not answer.accepted:
             raise Refused(self.url, f"our authentication: {answer.reason or reason}")
+
+    async def _show(self, access_key: str, deadline: float) -> None:
+        """Have the relay take our access key."""
+        await self._send(dialogue.token(access_key))
+        while not isinstance(answer := await self._hear(deadline), TokenAnswer):
+            pass
+        if not answer.accepted:
+            raise Refused(self.url, f"our access key: {answer.reason}")
 
     async def _sign(self, challenge: str, deadline: float) -> Ok:
         if self.keys is None:

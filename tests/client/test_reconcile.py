@@ -4,11 +4,12 @@ them, and it always comes to an end."""
 import asyncio
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 import pytest
+from processes import Node
 from relay_model import HANG_UP, SAY, Private, RelayModel, items, serving
 
 from anabranch.client import relay_connection
@@ -519,6 +520,18 @@ async def test_without_keys_or_with_the_wrong_ones_it_says_so() -> None:
             await difference(url, MINE, items(OURS), keys=Keys(b"\6" * 32))
         done = await publish(url, raw(NOTES[:2]))
         assert set(done.refused.values()) == {"auth-required: who are you?"}
+
+
+async def test_a_private_node_is_shown_our_access_key(start_node: Callable[..., Node]) -> None:
+    node = start_node(env={"PRIVATE": "true"}, admin=True)
+    access_key = node.admin("POST", "keys", {}).json()["key"]
+    mine = raw(NOTES[:3])
+    assert (await publish(node.url, mine, keys=ME, access_key=access_key)).refused == {}
+    assert len([one async for one in fetch(node.url, MINE, keys=ME, access_key=access_key)]) == 3
+    with pytest.raises(Refused, match="our access key: token-invalid"):
+        await publish(node.url, mine, keys=ME, access_key="sk_wrong")
+    with pytest.raises(Refused, match="token-required"):
+        await difference(node.url, MINE, items(OURS), keys=ME)
 
 
 async def test_the_last_challenge_is_the_one_that_counts() -> None:

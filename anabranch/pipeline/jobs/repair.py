@@ -73,11 +73,13 @@ def repair(replica: Replica, lines: Path, count: int, reading: Reading, now_ms: 
 def _publish(url: str, lines: Path, count: int, reading: Reading) -> Repaired:
     secret = reading.options.get("key")
     keys = Keys(bytes.fromhex(secret)) if secret else None
+    access_key = reading.options.get("accessKey")
     parts = urlsplit(url)
     address = parts._replace(scheme={"http": "ws", "https": "wss"}.get(parts.scheme, parts.scheme)).geturl()
     try:
         with lines.open("rb") as file:
-            done = asyncio.run(publish(address, (line.rstrip(b"\n") for line in file), keys=keys))
+            events = (line.rstrip(b"\n") for line in file)
+            done = asyncio.run(publish(address, events, keys=keys, access_key=access_key))
     except RelayError as error:
         return Repaired(count, problem=str(error))
     return Repaired(count, len(done.accepted), dict(Counter(done.refused.values())))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar
 
 import apsw
 
@@ -34,13 +34,6 @@ class Database(Protocol):
     def execute(self, statements: str, bindings: Sequence[Any] = (), /) -> Rows: ...
     def executemany(self, statements: str, sequenceofbindings: Sequence[Sequence[Any]], /) -> object: ...
     def close(self) -> None: ...
-
-
-@runtime_checkable
-class TakesRows(Protocol):
-    """A connection with a way of its own to take many rows."""
-
-    def insert(self, table: str, columns: int, values: Sequence[Any]) -> None: ...
 
 
 def tag_keys(event: Event) -> set[bytes]:
@@ -88,9 +81,10 @@ def reading() -> Iterator[None]:
 
 
 def insert(db: Database, table: str, columns: int, values: list[Any]) -> None:
-    """Insert many rows with few statements. The widths are fixed, so that every statement is found prepared."""
-    if isinstance(db, TakesRows):
-        db.insert(table, columns, values)
+    """Insert many rows with few statements. The widths are fixed, so that every statement is found prepared. A
+    connection that has an `insert` of its own takes them in its own way."""
+    if (own := getattr(db, "insert", None)) is not None:
+        own(table, columns, values)
         return
     at = 0
     for width in (256, 64, 16, 4, 1):
@@ -171,3 +165,11 @@ def marks(values: Sequence[Any]) -> str:
 def chunks(values: Sequence[T], size: int) -> Iterator[Sequence[T]]:
     for at in range(0, len(values), size):
         yield values[at : at + size]
+
+
+def evened(values: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    """`chunks` whose lengths are powers of two, for what is asked with IN: the last value is said again. So a statement
+    has few forms, and every one is found prepared."""
+    for chunk in chunks(values, size):
+        missing = min(size, 1 << (len(chunk) - 1).bit_length()) - len(chunk)
+        yield [*chunk, *[chunk[-1]] * missing] if missing else chunk

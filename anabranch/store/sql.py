@@ -36,13 +36,16 @@ class Database(Protocol):
     def close(self) -> None: ...
 
 
-def tag_keys(event: Event) -> set[bytes]:
-    """The keys under which an event is found by its single-letter tags."""
-    return {
-        tag_key(tag[0], tag[1])
-        for tag in event.tags
-        if len(tag) > 1 and len(tag[0]) == 1 and tag[0].isascii() and tag[0].isalpha()
-    }
+def tag_keys(event: Event) -> list[bytes]:
+    """The keys under which an event is found by its single-letter tags: each once, and in their order, so that the same
+    events make the same file."""
+    return list(
+        dict.fromkeys(
+            tag_key(tag[0], tag[1])
+            for tag in event.tags
+            if len(tag) > 1 and len(tag[0]) == 1 and tag[0].isascii() and tag[0].isalpha()
+        )
+    )
 
 
 def tag_key(name: str, value: str) -> bytes:

@@ -146,11 +146,13 @@ class Checks:
             latest[operation.document] = max(operation.event.created_at, latest.get(operation.document, 0))
 
     def acknowledge(self, host: Host, id: str) -> None:
-        if host.process.alive and id not in self.holding[host.name] and not self.stands_for(host, id):
+        alive = host.process.alive
+        if id not in self.holding[host.name] and not (alive and self.stands_for(host, id)):
             if host.name in self._put_back:  # said before an old backup was put back, and heard after it
                 self._lose({id})
                 return
-            self.breach(f"{host.name} acknowledged {id[:8]} and has it not")
+            if alive:
+                self.breach(f"{host.name} acknowledged {id[:8]} and has it not")
         self.acknowledged.setdefault(host.name, set()).add(id)
 
     def restoring(self, host: Host) -> None:

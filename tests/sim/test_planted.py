@@ -3,7 +3,7 @@
 import pytest
 from planted import BUGS, Bug
 
-from anabranch.sim import run
+from anabranch.sim import simulate
 
 
 def test_there_are_enough_planted_bugs():
@@ -14,6 +14,5 @@ def test_there_are_enough_planted_bugs():
 @pytest.mark.parametrize("bug", BUGS, ids=[bug.name for bug in BUGS])
 def test_a_planted_bug_is_found(bug: Bug, monkeypatch: pytest.MonkeyPatch):
     bug.plant(monkeypatch)
-    assert any(run(seed, to_the_end=False).breaches for seed in range(bug.within)), (
-        f"{bug.name} was not found in {bug.within} seeds"
-    )
+    found = simulate(range(bug.within), to_the_end=False).failed
+    assert found, f"{bug.name} was not found in {bug.within} seeds"

@@ -24,6 +24,7 @@ BENCHMARKS = (
     "pipeline",
     "audit",
     "links",
+    "simulator",
 )
 
 LONG = ("pipeline_10m",)

@@ -144,17 +144,9 @@ class Following:
             self._tell(self.link.tick(self._now))
             await asyncio.sleep(0)
             return
-        waiting: list[asyncio.Future[Any]] = [asyncio.ensure_future(self._stirred.wait())]
-        if self._pages:
-            waiting.append(self._pages[0][0])
-        try:
-            await asyncio.wait(
-                waiting,
-                timeout=None if due is None else due - self._world.clock(),
-                return_when=asyncio.FIRST_COMPLETED,
-            )
-        finally:
-            waiting[0].cancel()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(None if due is None else due - self._world.clock()):
+                await self._stirred.wait()
 
     @property
     def _now(self) -> float:
@@ -297,6 +289,7 @@ class Following:
         size = sum(len(arrival.raw) for arrival in asked.arrivals)
         self._hold(size)
         work = asyncio.create_task(self._bring_to_disk(page, before))
+        work.add_done_callback(lambda _: self._stirred.set())
         self._pages.append((work, size, self._world.clock()))
 
     async def _bring_to_disk(self, page: Page, before: asyncio.Task[Applied] | None) -> Applied:

@@ -528,9 +528,10 @@ class Link:
 
     def _renewed(self, effects: list[Effect], now: float) -> list[Effect]:
         """Some relays answer only so many messages on one connection: take another one before, between two pages."""
+        if self.peer is None or self.peer.kind is not PeerKind.PLAIN:
+            return effects
         self._sent += sum(isinstance(effect, do.Send) for effect in effects)
-        plain = self.peer is not None and self.peer.kind is PeerKind.PLAIN
-        if self._sent < RENEW_AFTER or not plain or self.phase is not Phase.STREAMING or self._awaits_peer:
+        if self._sent < RENEW_AFTER or self.phase is not Phase.STREAMING or self._awaits_peer:
             return effects
         self._hang_up()
         self.retry_at = now

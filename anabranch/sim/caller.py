@@ -18,6 +18,7 @@ _HELLO = (
     b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n"
 )
 _TEXT, _PING = 0x81, 0x89
+TOGETHER = 8  # messages of many that go out as one chunk
 
 
 class Caller(asyncio.Protocol):
@@ -48,19 +49,12 @@ class Caller(asyncio.Protocol):
         self.say_bytes(_encode(message))
 
     def say_bytes(self, payload: bytes) -> None:
-        """Masked with zeros: the rule is kept, and nothing is to be done."""
-        length = len(payload)
-        if length < 126:
-            head = bytes((_TEXT, 0x80 | length))
-        elif length < 65_536:
-            head = struct.pack("!BBH", _TEXT, 0x80 | 126, length)
-        else:
-            head = struct.pack("!BBQ", _TEXT, 0x80 | 127, length)
-        self._transport.write(head + b"\0\0\0\0" + payload)
+        self._transport.write(_framed(payload))
 
     def publish(self, raws: list[bytes]) -> None:
-        for raw in raws:
-            self.say_bytes(b'["EVENT",%b]' % raw)
+        """Some of them at a time, as they would travel."""
+        for at in range(0, len(raws), TOGETHER):
+            self._transport.write(b"".join([_framed(b'["EVENT",%b]' % raw) for raw in raws[at : at + TOGETHER]]))
 
     @property
     def tampered(self) -> bool:
@@ -117,3 +111,15 @@ class Caller(asyncio.Protocol):
             elif opcode == _PING:
                 self._transport.write(b"\x8a\x80\0\0\0\0")
         self._buffer = data[at:]
+
+
+def _framed(payload: bytes) -> bytes:
+    """Masked with zeros: the rule is kept, and nothing is to be done."""
+    length = len(payload)
+    if length < 126:
+        head = bytes((_TEXT, 0x80 | length))
+    elif length < 65_536:
+        head = struct.pack("!BBH", _TEXT, 0x80 | 126, length)
+    else:
+        head = struct.pack("!BBQ", _TEXT, 0x80 | 127, length)
+    return head + b"\0\0\0\0" + payload

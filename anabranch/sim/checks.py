@@ -21,7 +21,7 @@ import apsw
 import msgspec
 
 from anabranch.core import nostr
-from anabranch.core.operation import Operation, State
+from anabranch.core.operation import Family, Operation, State
 from anabranch.core.token import Position
 from anabranch.sim.link_checks import LinkChecks
 from anabranch.store.contract import Duplicate, LinkChange, Offer, Outcome, Refused, Stored
@@ -56,6 +56,7 @@ class Checks:
         self._put_back: set[str] = set()  # hosts on which an old backup was put back
         self._forgotten: dict[str, set[str]] = {}
         self._stored_at: dict[str, dict[str, float]] = {}
+        self._latest: dict[str, dict[bytes, int]] = {}  # host → the time of the latest version of what is replaceable
         self._tips: dict[LogName, int] = {}
         self._began: dict[LogName, int] = {}  # after which position an epoch was opened
 
@@ -76,6 +77,8 @@ class Checks:
         log = host.store.log()
         name = log.stream, log.epoch
         given, tip = self.logs[name], self._tips[name]
+        stored: list[str] = []
+        since, now = self._stored_at.setdefault(host.name, {}), self._time()
         self.operations += len(outcomes)
         for offer, outcome in zip(offers, outcomes, strict=True):
             id = offer.operation.event.id
@@ -88,8 +91,10 @@ class Checks:
                 elif at <= tip:
                     self.breach(f"{host.name} gave position {at} after {tip}")
                 tip = at
+                stored.append(id[:8])
                 self.holding[host.name].add(id)
-                self._stored_at.setdefault(host.name, {})[id] = self._time()
+                self._note_version(host, offer.operation)
+                since[id] = now
                 if not all(nostr.verify([offer.operation.event])):
                     self.breach(f"{host.name} stored the forged {id[:8]}")
                 elif offer.operation.raw != self.made[id].raw:
@@ -97,7 +102,6 @@ class Checks:
             elif isinstance(outcome, Duplicate):
                 self.marks["duplicate"] += 1
         self._tips[name] = tip
-        stored = [o.operation.event.id[:8] for o, out in zip(offers, outcomes, strict=True) if isinstance(out, Stored)]
         self._trace.note(host.name, f"commits {log.tip}: {' '.join(stored)} of {len(offers)}")
         if change is not None:
             self.links.moved(host, change, offers, outcomes)
@@ -126,17 +130,29 @@ class Checks:
                 self.breach(f"{host.name} has {id.hex()[:8]} at {at}, where {given[at][:8]} stood")
         self._tips[name] = max(self._tips[name], log.tip)
         held = self.holding[host.name] = ids(host.store.connection)
+        self._latest[host.name] = dict(
+            host.store.connection.execute(
+                "SELECT document, max(created_at) FROM operations WHERE family = 0 AND document IS NOT NULL GROUP BY 1"
+            )
+        )
         self.links.booted(host, held)
         for id in sorted(self.acknowledged.get(host.name, set()) - held - self.excused):
             if not self.stands_for(host, id):
                 self.breach(f"{host.name} has lost {id[:8]}, which it had acknowledged")
 
+    def _note_version(self, host: Host, operation: Operation) -> None:
+        if operation.family is Family.PLAIN and operation.document is not None:
+            latest = self._latest[host.name]
+            latest[operation.document] = max(operation.event.created_at, latest.get(operation.document, 0))
+
     def acknowledge(self, host: Host, id: str) -> None:
-        if host.process.alive and id not in self.holding[host.name] and not self.stands_for(host, id):
+        alive = host.process.alive
+        if id not in self.holding[host.name] and not (alive and self.stands_for(host, id)):
             if host.name in self._put_back:  # said before an old backup was put back, and heard after it
                 self._lose({id})
                 return
-            self.breach(f"{host.name} acknowledged {id[:8]} and has it not")
+            if alive:
+                self.breach(f"{host.name} acknowledged {id[:8]} and has it not")
         self.acknowledged.setdefault(host.name, set()).add(id)
 
     def restoring(self, host: Host) -> None:
@@ -236,12 +252,7 @@ class Checks:
                 ).fetchall()
             )
         if operation.document is not None and operation.clock is None:  # a newer version
-            return bool(
-                connection.execute(
-                    "SELECT 1 FROM operations WHERE document = ? AND created_at >= ?",
-                    (operation.document, operation.event.created_at),
-                ).fetchall()
-            )
+            return self._latest[host.name].get(operation.document, -1) >= operation.event.created_at
         return bool(connection.execute("SELECT 1 FROM deletions WHERE target = ?", (bytes.fromhex(id),)).fetchall())
 
     def retains(self, host: Host, id: str) -> bool:

@@ -32,11 +32,14 @@ class File:
 
     def write(self, at: int, data: bytes) -> None:
         held = self.data
-        size = len(held)
+        size, end = len(held), at + len(data)
+        if at == size:
+            self.unsynced.append((at, b"", size, end))
+            held += data
+            return
         if at > size:
             held.extend(bytes(at - size))
-        end = at + len(data)
-        self.unsynced.append((at, bytes(held[at : min(end, size)]) if at < size else b"", size, end))
+        self.unsynced.append((at, bytes(held[at:end]) if at < size else b"", size, end))
         held[at:end] = data
 
     def truncate(self, size: int) -> None:

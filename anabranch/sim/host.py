@@ -128,6 +128,8 @@ class HostStore:
         self._host = host
         self.path = Path(DATABASE)
         self.connection = disks.connection(host.disk, DATABASE)
+        self._read_at = -1
+        self._log: Log
         try:
             sqlite.tuned(self.connection, "FULL")
             self.connection.pragma("wal_autocheckpoint", host.pages_a_checkpoint)
@@ -141,7 +143,10 @@ class HostStore:
         return HostReader(self.connection, self.path)
 
     def log(self) -> Log:
-        return self.writer.log()
+        """Read anew only after something was written."""
+        if self._read_at != (changes := self.connection.total_changes()):
+            self._read_at, self._log = changes, self.writer.log()
+        return self._log
 
     def announce(self, url: str = "") -> None:
         log = self.writer.log()

@@ -32,17 +32,20 @@ class Summary(msgspec.Struct):
         return [fault for fault in Fault if not self.faults.get(fault)]
 
 
-def simulate(seeds: Iterable[int], told: Callable[[Outcome], None] = lambda outcome: None) -> Summary:
-    """Run every seed, and tell of each when it is done."""
+def simulate(
+    seeds: Iterable[int], told: Callable[[Outcome], None] = lambda outcome: None, to_the_end: bool = True
+) -> Summary:
+    """Run every seed, and tell of each when it is done. Unless all go `to_the_end`, the first breach ends it."""
     summary = Summary()
     faults: Counter[str] = Counter(dict.fromkeys(map(str, Fault), 0))
     marks: Counter[str] = Counter()
     started = now.monotonic()
     collecting = gc.isenabled()
     gc.disable()  # worlds are thrown away whole; looking for cycles within one costs a tenth of the time
+    gc.freeze()  # nor is what was there before worth a look
     try:
         for seed in seeds:
-            outcome = run(seed)
+            outcome = run(seed, to_the_end=to_the_end)
             summary.seeds += 1
             summary.operations += outcome.operations
             faults.update(outcome.faults)
@@ -51,9 +54,12 @@ def simulate(seeds: Iterable[int], told: Callable[[Outcome], None] = lambda outc
                 summary.divergences += 1
                 summary.failed.append(outcome)
             told(outcome)
+            if outcome.breaches and not to_the_end:
+                break
             if summary.seeds % COLLECT_EVERY == 0:
                 gc.collect()
     finally:
+        gc.unfreeze()
         if collecting:
             gc.enable()
     summary.seconds = now.monotonic() - started

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from anabranch.sim.trace import Trace
 
 WINDOW = 65_536  # bytes that are on their way before a writer feels it
+READ_MAX = 65_536  # bytes, more or less, that one read finds
 GIVE_UP_SECONDS = 20.0  # after which data that nobody took ends the connection
 RETRY_SECONDS = 0.25
 DIAL_SECONDS = 30.0
@@ -316,15 +317,23 @@ class Transport(asyncio.Transport):
             self._held_since = None
             if peer._paused and not peer._lost:
                 return  # `resume_reading` goes on
-            _, chunk = self._chunks.popleft()
-            self._bytes -= len(chunk)
             if peer._lost:
                 self._break(ConnectionResetError("reset by peer"))
                 return
-            peer._receive(chunk)
+            peer._receive(self._arrived(now))
         self._drained()
         if self._chunks:
             self._pump_soon(self._chunks[0][0] - now)
+
+    def _arrived(self, now: float) -> bytes:
+        """What a read finds: everything that is due, or the end."""
+        arrived = [self._chunks.popleft()[1]]
+        size = len(arrived[0])
+        while 0 < size < READ_MAX and self._chunks and self._chunks[0][0] <= now and self._chunks[0][1]:
+            arrived.append(self._chunks.popleft()[1])
+            size += len(arrived[-1])
+        self._bytes -= size
+        return b"".join(arrived)
 
     def _is_blocked(self) -> bool:
         network, there = self._network, self.peer.host

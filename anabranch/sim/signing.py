@@ -2,7 +2,7 @@
 
 Most of what the world's authors sign carries a stand-in that only the world's `Notary` can have made; it knows each of
 them and vouches for it. Some carry a real signature. Whatever the notary has not made itself is checked on the curve,
-so what is forged is found out just as it is outside.
+so what is forged is found out just as it is outside. An event that goes from node to node is parsed once.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 
+import msgspec
+
 from anabranch.core import nostr
-from anabranch.core.nostr import PROOF_BYTES, Event, Keys
+from anabranch.core.nostr import PROOF_BYTES, Event, Keys, Limits
 
 REAL = 1 / 32
 
@@ -30,6 +32,7 @@ class Notary:
         self._random = random
         self._genuine: set[bytes] = set()
         self._checked: dict[bytes, bool] = {}
+        self._read: dict[tuple[bytes, Limits], tuple[Event, bytes]] = {}
 
     def sign(self, author: Keys, kind: int, tags: Sequence[Sequence[str]], content: str, created_at: int) -> Event:
         if self._random.random() < REAL:
@@ -42,7 +45,15 @@ class Notary:
 
     def verify_proofs(self, proofs: bytes) -> bytes:
         """`nostr.verify_proofs`, with what is known already."""
-        return bytes(self._holds(proofs[at : at + PROOF_BYTES]) for at in range(0, len(proofs), PROOF_BYTES))
+        return bytes([self._holds(proofs[at : at + PROOF_BYTES]) for at in range(0, len(proofs), PROOF_BYTES)])
+
+    def parse(self, raw: bytes | memoryview | msgspec.Raw, limits: Limits) -> tuple[Event, bytes]:
+        """`nostr.parse`; what one node has read is not read again for the next. What is malformed is, every time."""
+        key = bytes(raw), limits
+        read = self._read.get(key)
+        if read is None:
+            read = self._read[key] = _parse(*key)
+        return read
 
     def _holds(self, proof: bytes) -> bool:
         if proof in self._genuine:
@@ -54,12 +65,12 @@ class Notary:
 
     @contextmanager
     def in_office(self) -> Iterator[None]:
-        """Every check of a signature in this process goes to the notary."""
-        nostr.verify_proofs = self.verify_proofs
+        """Every event that is read and every signature that is checked in this process goes to the notary."""
+        nostr.verify_proofs, nostr.parse = self.verify_proofs, self.parse
         try:
             yield
         finally:
-            nostr.verify_proofs = _verify_proofs
+            nostr.verify_proofs, nostr.parse = _verify_proofs, _parse
 
 
-_verify_proofs = nostr.verify_proofs
+_verify_proofs, _parse = nostr.verify_proofs, nostr.parse

@@ -43,6 +43,8 @@ from anabranch.store.contract import StoreError
 
 HEAL_SECONDS = 1_200.0
 LOOK_SECONDS = 2.0
+HABITS = ((20, 1), (60, 10), (500, 200))
+"""How many operations somebody writes, and how many at a time: by hand, or as an app does that was offline for long."""
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -124,10 +126,8 @@ class World:
     async def _live(self) -> None:
         await self._build()
         draw = self.random
-        busy = draw.random() < 0.1
         for writer in self.writers:
-            writer.left = draw.choice((150, 400)) if busy else draw.choice((15, 40, 80))
-            writer.burst = 100 if busy else draw.choice((1, 4, 20))
+            writer.left, writer.burst = draw.choice(HABITS)
             self._start(f"writer {writer.device.name}", writer.live(draw.uniform(0.2, 2.0)))
         for reader in self._readers():
             self._start("reader", reader.live(draw.uniform(0.5, 4.0)))
@@ -171,7 +171,7 @@ class World:
         timing = Timing(
             retry_max=draw.choice((5.0, 300.0)),
             verify=draw.choice((20.0, 300.0)),
-            page_count=draw.choice((1, 7, 500)),
+            page_count=draw.choice((3, 20, 500)),
         )
         host = Host(name, self.network, settings, pace, self.checks, draw, pages, timing)
         self.checks.links.hosts[name] = host

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar
 
 import apsw
 
@@ -36,20 +36,16 @@ class Database(Protocol):
     def close(self) -> None: ...
 
 
-@runtime_checkable
-class TakesRows(Protocol):
-    """A connection with a way of its own to take many rows."""
-
-    def insert(self, table: str, columns: int, values: Sequence[Any]) -> None: ...
-
-
-def tag_keys(event: Event) -> set[bytes]:
-    """The keys under which an event is found by its single-letter tags."""
-    return {
-        tag_key(tag[0], tag[1])
-        for tag in event.tags
-        if len(tag) > 1 and len(tag[0]) == 1 and tag[0].isascii() and tag[0].isalpha()
-    }
+def tag_keys(event: Event) -> list[bytes]:
+    """The keys under which an event is found by its single-letter tags: each once, and in their order, so that the same
+    events make the same file."""
+    return list(
+        dict.fromkeys(
+            tag_key(tag[0], tag[1])
+            for tag in event.tags
+            if len(tag) > 1 and len(tag[0]) == 1 and tag[0].isascii() and tag[0].isalpha()
+        )
+    )
 
 
 def tag_key(name: str, value: str) -> bytes:
@@ -88,9 +84,10 @@ def reading() -> Iterator[None]:
 
 
 def insert(db: Database, table: str, columns: int, values: list[Any]) -> None:
-    """Insert many rows with few statements. The widths are fixed, so that every statement is found prepared."""
-    if isinstance(db, TakesRows):
-        db.insert(table, columns, values)
+    """Insert many rows with few statements. The widths are fixed, so that every statement is found prepared. A
+    connection that has an `insert` of its own takes them in its own way."""
+    if (own := getattr(db, "insert", None)) is not None:
+        own(table, columns, values)
         return
     at = 0
     for width in (256, 64, 16, 4, 1):
@@ -171,3 +168,11 @@ def marks(values: Sequence[Any]) -> str:
 def chunks(values: Sequence[T], size: int) -> Iterator[Sequence[T]]:
     for at in range(0, len(values), size):
         yield values[at : at + size]
+
+
+def evened(values: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    """`chunks` whose lengths are powers of two, for what is asked with IN: the last value is said again. So a statement
+    has few forms, and every one is found prepared."""
+    for chunk in chunks(values, size):
+        missing = min(size, 1 << (len(chunk) - 1).bit_length()) - len(chunk)
+        yield [*chunk, *[chunk[-1]] * missing] if missing else chunk

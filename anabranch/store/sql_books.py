@@ -23,7 +23,7 @@ from anabranch.store.contract import (
     LinkRecord,
     Transition,
 )
-from anabranch.store.sql import Database, chunks, operations_by_id
+from anabranch.store.sql import Database, evened, operations_by_id
 
 _encode = msgspec.json.Encoder().encode
 _record = msgspec.json.Decoder(LinkRecord).decode
@@ -103,12 +103,13 @@ class BookKeeper:
             "INSERT INTO echoes SELECT name, ? FROM links WHERE name = ? ON CONFLICT (link, position) DO NOTHING",
             [(position, other) for other in change.echo_for for position in change.echoes],
         )
-        room = DEAD_LETTERS_MAX - self._all("SELECT count(*) FROM dead_letters WHERE link = ?", (link,))[0][0]
-        self._db.executemany(
-            "INSERT INTO dead_letters VALUES (?, ?, ?, ?, ?) "
-            "ON CONFLICT (link, direction, id) DO UPDATE SET reason = excluded.reason, at = excluded.at",
-            [(link, dead.direction, dead.id, dead.reason, dead.at) for dead in change.dead[: max(room, 0)]],
-        )
+        if change.dead:
+            room = DEAD_LETTERS_MAX - self._all("SELECT count(*) FROM dead_letters WHERE link = ?", (link,))[0][0]
+            self._db.executemany(
+                "INSERT INTO dead_letters VALUES (?, ?, ?, ?, ?) "
+                "ON CONFLICT (link, direction, id) DO UPDATE SET reason = excluded.reason, at = excluded.at",
+                [(link, dead.direction, dead.id, dead.reason, dead.at) for dead in change.dead[: max(room, 0)]],
+            )
         if change.transition is not None:
             self._db.execute(
                 "INSERT INTO link_transitions (link, transition) VALUES (?, ?)", (link, _encode(change.transition))
@@ -191,6 +192,6 @@ class BookReader:
         """Which of these operations are stored, whatever became of their payloads."""
         return {
             row[0].hex()
-            for chunk in chunks([bytes.fromhex(id) for id in ids], 500)
+            for chunk in evened([bytes.fromhex(id) for id in ids], 500)
             for row in self._rows(f"SELECT o.id FROM {operations_by_id(len(chunk))}", chunk)
         }

@@ -25,6 +25,7 @@ from anabranch.store.sql import (
     SNAPSHOTS_OF_DOCUMENT,
     Database,
     chunks,
+    evened,
     insert,
     marks,
     operations_by_id,
@@ -319,6 +320,7 @@ class _Group:
         self._tags: list[Any] = []
         self._known: dict[bytes, State] = {}
         self._heads: dict[bytes, list[_Head]] = {}
+        self._deletions: dict[tuple[bytes, bytes], int] = {}  # (target, author) → until when
         self._revisions = RevisionsOfGroup(db)
         self._to_vanish = VANISH_AT_ONCE  # however many ask in one group
         self._wrapped = False  # whether there is a revision in this group
@@ -337,7 +339,7 @@ class _Group:
 
     def _look_up(self, offers: Sequence[Offer], ids: Sequence[bytes]) -> None:
         """Read, with few statements, all that the decisions depend on."""
-        for chunk in chunks(ids, 256):
+        for chunk in evened(ids, 256):
             for row in self._writer._all(f"SELECT o.id, o.state FROM {operations_by_id(len(chunk))}", chunk):
                 self._known[row[0]] = State(row[1])
         self._wrapped = any(offer.operation.revision is not None for offer in offers)
@@ -346,7 +348,7 @@ class _Group:
         documents = list(
             {op.document for offer in offers if (op := offer.operation).document is not None and op.revision is None}
         )
-        for chunk in chunks(documents, 256):
+        for chunk in evened(documents, 256):
             for row in self._writer._all(
                 "SELECT document, position, id, created_at, clock FROM operations INDEXED BY head_by_document "
                 f"WHERE head = 1 AND document IN ({marks(chunk)})",
@@ -354,6 +356,13 @@ class _Group:
             ):
                 clock = {} if row[4] is None else _decode_clock(row[4])
                 self._heads.setdefault(row[0], []).append(_Head(row[1], row[2].hex(), row[3], clock))
+        if self._writer._anything_deleted:
+            targets = [*ids, *{op.document for offer in offers if (op := offer.operation).document is not None}]
+            for some in evened(targets, 256):
+                for target, author, until in self._writer._all(
+                    f"SELECT target, author, until FROM deletions WHERE target IN ({marks(some)})", some
+                ):
+                    self._deletions[target, author] = until
         for key in {offer.access_key for offer in offers if offer.access_key is not None}:
             for limit, used in self._writer._all(
                 "SELECT storage_limit_bytes, used_bytes FROM access_keys WHERE key = ?", (key,)
@@ -364,7 +373,7 @@ class _Group:
     def _take(self, offer: Offer, id: bytes) -> Outcome:
         operation, event = offer.operation, offer.operation.event
         state = self._known.get(id)
-        if state in (None, State.REMOVED) and self._writer._anything_deleted and self._is_deleted(operation, id):
+        if state in (None, State.REMOVED) and self._deletions and self._is_deleted(operation, id):
             return DELETED
         if state is None and operation.revision is not None:
             if self._revisions.is_stale(operation):
@@ -476,9 +485,7 @@ class _Group:
         for target in (id, operation.document):
             if target is not None:
                 for author in owners:
-                    until = self._writer._value(
-                        "SELECT until FROM deletions WHERE target = ? AND author = ?", (target, bytes.fromhex(author))
-                    )
+                    until = self._deletions.get((target, bytes.fromhex(author)))
                     if until is not None and (target is id or operation.event.created_at <= until):
                         return True
         return False
@@ -553,6 +560,8 @@ class _Group:
             "ON CONFLICT (target, author) DO UPDATE SET until = excluded.until WHERE excluded.until > deletions.until",
             targets,
         )
+        for target, _, until in targets:
+            self._deletions[target, author] = max(until, self._deletions.get((target, author), until))
         self._writer._anything_deleted |= bool(targets)
         dropped, self._tip = self._writer._remove_for_good(positions, DELETED.reason, self._tip)
         if dropped:
@@ -566,7 +575,7 @@ class _Group:
         insert(db, "tags", 3, self._tags)
         if self._wrapped:
             self._revisions.write()
-        for chunk in chunks(self._demoted, 256):
+        for chunk in evened(self._demoted, 256):
             db.execute(f"UPDATE operations SET head = 0 WHERE position IN ({marks(chunk)})", chunk)
         if self._superseded:
             self._writer._drop(self._superseded, State.REMOVED, "superseded")

@@ -72,7 +72,7 @@ def test_what_is_written_arrives_whole_and_in_order():
             here.transport.write(b"%d" % number)
         there.transport.write(b"back")
         await asyncio.sleep(1)
-        assert there.got == [b"0", b"1", b"2", b"3", b"4"]
+        assert b"".join(there.got) == b"01234"
         assert here.got == [b"back"]
         here.transport.close()
         await asyncio.sleep(1)
@@ -84,18 +84,18 @@ def test_what_is_written_arrives_whole_and_in_order():
 @pytest.mark.parametrize(
     "fate, seen",
     [
-        ((Fate.TWICE, 0.0), [b"one", b"one", b"two", b"three"]),
-        ((Fate.OVERTAKEN, 0.0), [b"two", b"one", b"three"]),
-        ((Fate.DELAYED, 3.0), [b"one", b"two", b"three"]),
-        ((Fate.LOST, 2.0), []),
+        ((Fate.TWICE, 0.0), b"one one two three "),
+        ((Fate.OVERTAKEN, 0.0), b"two one three "),
+        ((Fate.DELAYED, 3.0), b"one two three "),
+        ((Fate.LOST, 2.0), b""),
     ],
 )
-def test_the_weather_does_to_a_chunk_what_it_says(fate: tuple[Fate, float], seen: list[bytes]):
+def test_the_weather_does_to_a_chunk_what_it_says(fate: tuple[Fate, float], seen: bytes):
     async def story(network: Network, here: End, there: End) -> None:
-        for chunk in (b"one", b"two", b"three"):
+        for chunk in (b"one ", b"two ", b"three "):
             here.transport.write(chunk)
         await asyncio.sleep(10)
-        assert there.got == seen
+        assert b"".join(there.got) == seen
         assert (there.over is not None) == (fate[0] is Fate.LOST)
 
     live(Fates(fate), story)
@@ -151,7 +151,7 @@ def test_a_reader_that_pauses_is_felt_by_the_writer():
         there.transport.resume_reading()
         await asyncio.sleep(1)
         assert not here.paused
-        assert len(there.got) == 10
+        assert sum(map(len, there.got)) == 500_000
 
     live(Weather(), story)
 

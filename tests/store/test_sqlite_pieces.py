@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.store.contract import StoreError
-from anabranch.store.sql import chunks, insert, tag_key, tag_keys, transaction
+from anabranch.store.sql import chunks, evened, insert, tag_key, tag_keys, transaction
 
 tags = st.tuples(st.sampled_from("abAB"), st.one_of(st.sampled_from(WORDS), st.text(max_size=70)))
 
@@ -27,7 +27,7 @@ def test_a_long_value_cannot_be_forged_by_a_short_one():
 
 def test_only_single_letter_tags_with_a_value_are_found():
     made = event(1, [["t", "x"], ["t", "x"], ["t"], ["tt", "x"], ["1", "x"], ["é", "x"], ["", "x"], ["T", ""]])
-    assert tag_keys(made) == {b"tx", b"T"}
+    assert tag_keys(made) == [b"tx", b"T"]
 
 
 @given(st.integers(0, 300), st.integers(1, 3))
@@ -44,6 +44,14 @@ def test_chunks_laid_end_to_end_are_the_whole(values, size):
     parts = list(chunks(values, size))
     assert [value for part in parts for value in part] == values
     assert all(0 < len(part) <= size for part in parts)
+
+
+@given(st.lists(st.integers(), max_size=40), st.sampled_from((1, 6, 8, 16)))
+def test_evened_chunks_ask_for_the_same_in_few_lengths(values, size):
+    parts = list(evened(values, size))
+    assert [set(part) for part in parts] == [set(part) for part in chunks(values, size)]
+    assert {len(part) for part in parts} <= {1, 2, 4, 8, 16, size}
+    assert all(len(part) <= size for part in parts)
 
 
 def test_a_transaction_is_whole_or_nothing():

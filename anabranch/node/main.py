@@ -234,6 +234,7 @@ class Node:
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
             self.access.sweep()
+            self.hub.tell_passed()
             if self.hub.tip != announced:
                 announced = self.hub.tip
                 try:

@@ -98,3 +98,4 @@ async def test_a_live_feed_says_how_far_it_is_complete_where_nothing_was_for_it(
     wanted = other.event(content="wanted")
     await client.store(wanted)
     assert await client.next_change("other") == (4, wanted)
+    assert await client.next_change("all") == (4, wanted)  # and nothing was said of what it had

@@ -23,8 +23,8 @@ def serve(
 ) -> None:
     """Start a node and serve until SIGTERM or Ctrl-C.
 
-    It is ready when GET /readyz answers 200. SIGTERM finishes what is under way and exits 0; SIGHUP reads the links of
-    the settings file again and leaves everything else as it is.
+    It is ready when GET /readyz answers 200. SIGTERM finishes what is under way and exits 0. SIGHUP reads the links of
+    the settings file again; where there is none it ends the node, as closing a terminal does.
     """
     from anabranch.node.main import serve as serve_node
 
@@ -32,11 +32,12 @@ def serve(
         return shell.settings(host=host, port=port, store=store, private=private)
 
     settings = read()
+    reload = read if shell.config_file is not None else None
     if lake is None:
-        sys.exit(serve_node(settings, read))
+        sys.exit(serve_node(settings, reload))
     pipeline = Beside(settings.data, settings.store, lake, shell.config_file)
     try:
-        code = serve_node(settings, read, pipeline.remarks, pipeline.start)
+        code = serve_node(settings, reload, pipeline.remarks, pipeline.start)
     finally:
         pipeline.stop()
     sys.exit(code)

@@ -87,12 +87,13 @@ def frame_events(style: Style, opening: bytes, items: Iterable[tuple[int | None,
 
 
 class _Group:
-    __slots__ = ("keys", "members", "selector")
+    __slots__ = ("keys", "last", "members", "selector")
 
     def __init__(self, selector: Selector) -> None:
         self.selector = selector
         self.members: dict[Subscription, None] = {}
         self.keys = list(_index_keys(selector))
+        self.last = Position(0)  # of what was published to it
 
     def matches(self, change: Operation | Removal) -> bool:
         if isinstance(self.selector, ChangesQuery):
@@ -172,6 +173,7 @@ class Hub:
                 self._remember(position, change)
         deliveries = 0
         for group, entries in matched.items():
+            group.last = max(group.last, entries[-1][0] or Position(0))
             built: dict[bytes, bytes] = {}  # subscriptions of one name and style share their bytes
             first = next((position for position, _ in entries if position is not None), self.tip + 1)
             for member in list(group.members):
@@ -187,6 +189,19 @@ class Hub:
                 member.outlet.send(data)
                 deliveries += len(entries)
         return deliveries
+
+    def tell_passed(self) -> None:
+        """Tell the live followers of the log how far it has come where the last of it was not for them.
+
+        Removals, and what lies outside of their scope, so move their checkpoints too.
+        """
+        for selector, group in self._groups.items():
+            if not isinstance(selector, LogQuery) or group.last >= self.tip:
+                continue
+            for member in group.members:
+                if member.complete_to < self.tip:
+                    member.complete_to = self.tip
+                    member.outlet.send(frames.text(messages.changes_passed(member.name, self.tip)))
 
     def _send(self, subscription: Subscription, entries: Sequence[Published]) -> None:
         if entries:

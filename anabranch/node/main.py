@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 import os
@@ -233,6 +234,7 @@ class Node:
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
             self.access.sweep()
+            self.hub.tell_passed()
             if self.hub.tip != announced:
                 announced = self.hub.tip
                 try:
@@ -257,12 +259,13 @@ class Node:
 
 def serve(
     settings: Settings,
-    reload: Callable[[], Settings],
+    reload: Callable[[], Settings] | None,
     remarks: Sequence[str] = (),
     started: Callable[[], None] = lambda: None,
 ) -> int:
-    """Run a node until SIGINT or SIGTERM; SIGHUP reads the links of the settings anew. The exit code.
+    """Run a node until SIGINT or SIGTERM. The exit code.
 
+    SIGHUP reads the links of the settings anew; where there is no `reload`, it ends the node like the other two.
     `remarks` are told with the greeting, and `started` is called after it.
     """
     logs.set_up(settings.log_format, settings.log_level)
@@ -290,14 +293,15 @@ def serve(
 async def _serve(
     settings: Settings,
     store: AnyStore,
-    reload: Callable[[], Settings],
+    reload: Callable[[], Settings] | None,
     remarks: Sequence[str],
     started: Callable[[], None],
 ) -> int:
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stopping.set)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+            loop.add_signal_handler(number, stopping.set)
     node = Node(settings, store)
     try:
         await node.start()
@@ -311,15 +315,20 @@ async def _serve(
         node.prover.close()
         store.close()
         return 1
-    reloading = Reloading(node, reload)
-    loop.add_signal_handler(signal.SIGHUP, reloading.begin)
+    if reload is not None:
+        loop.add_signal_handler(signal.SIGHUP, Reloading(node, reload).begin)
     _greet(node, remarks)
     started()
     await stopping.wait()
-    print("stopping …", file=sys.stderr)
+    _tell("stopping …")
     await node.stop()
-    print("stopped; everything acknowledged is on disk", file=sys.stderr)
+    _tell("stopped; everything acknowledged is on disk")
     return 0
+
+
+def _tell(text: str) -> None:
+    with contextlib.suppress(OSError):  # the terminal may be gone
+        print(text, file=sys.stderr, flush=True)
 
 
 def _greet(node: Node, remarks: Sequence[str]) -> None:

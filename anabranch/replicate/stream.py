@@ -14,7 +14,7 @@ from anabranch.core.filter import Filter
 from anabranch.core.token import Position, ProgressToken
 from anabranch.replicate.effects import Arrival
 from anabranch.replicate.peers import Peer
-from anabranch.wire.dialogue import Answer, Changed, Closed, EndOfStored, FeedError, Removed, Replayed, Stored
+from anabranch.wire.dialogue import Answer, Changed, Closed, EndOfStored, FeedError, Passed, Removed, Replayed, Stored
 from anabranch.wire.paging import checked
 
 
@@ -66,6 +66,11 @@ class Stream:
                     raise Broken(f"ended its replay at {position} after {self._last}")
                 self._last = Position(position)
                 self.replayed = self._through = True
+            case Passed(_, position):
+                if position < self._last or not self.replayed:
+                    raise Broken(f"passed position {position} after {self._last}")
+                self._through = self._through or position > self._last
+                self._last = Position(position)
             case EndOfStored() if not self.replayed:
                 self._pass_time()
                 self.replayed = self._through = True

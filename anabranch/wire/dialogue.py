@@ -115,6 +115,13 @@ class Replayed(msgspec.Struct, frozen=True, gc=False):
     position: int
 
 
+class Passed(msgspec.Struct, frozen=True, gc=False):
+    """CHANGES … PASSED: up to this position a live feed of the log is complete."""
+
+    subscription: str
+    position: int
+
+
 class FeedError(msgspec.Struct, frozen=True, gc=False):
     """CHANGES … ERR: there is no such feed, or not any more."""
 
@@ -141,6 +148,7 @@ Answer = (
     | Changed
     | Removed
     | Replayed
+    | Passed
     | FeedError
     | Unknown
 )
@@ -202,6 +210,8 @@ def _change(values: list[Any], parts: list[msgspec.Raw]) -> Answer:
             return Removed(name, _position(values[2]), _text(values[3]))
         case "EOSE":
             return Replayed(name, _position(values[2]))
+        case "PASSED":
+            return Passed(name, _position(values[2]))
         case "ERR":
             return FeedError(name, _reason(values[2:]))
     raise ValueError(values[1])

@@ -74,6 +74,10 @@ def changes_deleted(subscription: str, position: Position, id: str, reason: str)
     return encode(("CHANGES", subscription, "DELETED", position, id, reason))
 
 
+def changes_passed(subscription: str, position: Position) -> bytes:
+    return encode(("CHANGES", subscription, "PASSED", position))
+
+
 def neg_status(subscription: str, position: Position) -> bytes:
     return encode(("NEG-STATUS", subscription, {"strategy": STRATEGY, "snapshot_seq": position}))
 

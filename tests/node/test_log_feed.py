@@ -79,3 +79,23 @@ async def test_a_private_node_shows_the_log_only_to_those_it_belongs_to(start_no
     stranger = Author.random().pubkey
     assert (await client.changes({"mode": "log", "authors": [stranger]})).error.startswith("restricted:")
     assert (await client.changes({"mode": "log"})).error.startswith("restricted:")
+
+
+async def test_a_live_feed_says_how_far_it_is_complete_where_nothing_was_for_it(start_node, connect, author):
+    node = start_node(admin=True)
+    client, other = await connect(node), Author.random()
+    note = author.event(content="note")
+    await client.store(note)
+    await client.changes({"mode": "log", "since": 0, "live": True}, sub="all")
+    await client.changes({"mode": "log", "since": 0, "live": True, "authors": [other.pubkey]}, sub="other")
+    assert node.admin("DELETE", f"events/{note['id']}").status == 200
+    assert await client.next_of("all") == ["CHANGES", "all", "PASSED", 2]
+    assert await client.next_of("other") == ["CHANGES", "other", "PASSED", 2]
+    later = author.event(content="later")
+    await client.store(later)
+    assert await client.next_change("all") == (3, later)
+    assert await client.next_of("other") == ["CHANGES", "other", "PASSED", 3]
+    wanted = other.event(content="wanted")
+    await client.store(wanted)
+    assert await client.next_change("other") == (4, wanted)
+    assert await client.next_change("all") == (4, wanted)  # and nothing was said of what it had

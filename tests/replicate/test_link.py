@@ -514,3 +514,24 @@ def test_whatever_happens_the_checkpoint_only_moves_forward_and_both_end_equal(m
     assert drive.link.caught_up, drive.link.last_error
     theirs, ours = set(drive.peer.events), set(drive.store)
     assert theirs <= ours if direction == "pull" else ours <= theirs if direction == "push" else ours == theirs
+
+
+# --- a live log of which nothing is for us ---
+
+
+def test_what_a_live_log_has_passed_moves_the_checkpoint_and_is_saved():
+    drive = Drive(LogPeer(notes(7))).run(1)
+    drive.say(["CHANGES", drive.peer.feeds[0], "PASSED", 12])
+    assert drive.link.pull.contiguous.position == 12 and drive.link.caught_up
+    assert drive.link.pull.contiguous.message  # still what the peer must have
+    pages = len(drive.pages)
+    drive.say(["CHANGES", drive.peer.feeds[0], "PASSED", 12])
+    assert len(drive.pages) == pages
+
+
+@pytest.mark.parametrize("position", [3, 0])
+def test_a_log_that_passes_back_is_left(position: int):
+    drive = Drive(LogPeer(notes(7))).run(1)
+    drive.say(["CHANGES", drive.peer.feeds[0], "PASSED", position])
+    assert drive.states[-1] == ("disorder", "repairing")
+    assert drive.link.pull.contiguous.position == 7

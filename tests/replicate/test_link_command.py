@@ -1,9 +1,12 @@
 """`anabranch link` and links in the settings file, on real nodes."""
 
 import json
+import os
 import signal
+import subprocess
 
 from nodes import caught_up, ids, link, shown, until
+from processes import ANABRANCH
 
 
 def run(node, *arguments, code=0):
@@ -81,6 +84,33 @@ async def test_links_of_the_settings_file_are_read_again_without_cutting_the_oth
     follower.config_file.write_text(kept + new)
     follower.restart()
     caught_up(follower, "kept")
+
+
+def test_without_a_settings_file_a_closed_terminal_ends_the_node_cleanly(start_node):
+    node = start_node()
+    node.stop()
+    ours, its = os.openpty()
+    command = [ANABRANCH, "serve", "--host", "127.0.0.1", "--port", str(node.port), "--data", str(node.data)]
+    process = subprocess.Popen(command, env=node.env, stdin=its, stdout=its, stderr=its, start_new_session=True)
+    node.process = process
+    node._await_ready()
+    os.close(its)
+    os.close(ours)
+    process.send_signal(signal.SIGHUP)
+    assert process.wait(20) == 0
+    node.start()  # the store was let go of
+
+
+def test_under_nohup_a_node_outlives_its_terminal(start_node, tmp_path):
+    node = start_node()
+    node.stop()
+    command = ["nohup", ANABRANCH, "serve", "--host", "127.0.0.1", "--port", str(node.port), "--data", str(node.data)]
+    with (tmp_path / "nohup.log").open("wb") as log:
+        node.process = subprocess.Popen(command, env=node.env, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    node._await_ready()
+    node.process.send_signal(signal.SIGHUP)
+    assert node.http("GET", "/readyz").status == 200
+    assert node.stop() == 0
 
 
 async def test_three_nodes_in_a_ring_end_equal(start_node, connect, author):

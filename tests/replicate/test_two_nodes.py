@@ -67,3 +67,22 @@ async def test_a_node_on_postgresql_follows_and_feeds_and_knows_how_far_after_a_
     assert caught_up(one)["repairs"] == before["repairs"]
     client = await connect(one)
     assert set((await client.req({"authors": [author.pubkey]})).ids) == here | there | more
+
+
+async def test_the_checkpoint_of_a_live_link_moves_with_a_peer_that_only_removes(start_node, connect, author):
+    source, follower = start_node(admin=True), start_node()
+    events = [author.event(content=str(number)) for number in range(5)]
+    await publish(connect, source, events)
+    link(follower, source.url)
+    link(follower, source.url, "narrow", scope={"kinds": [7]})
+    assert caught_up(follower)["pull"]["contiguous"]["position"] == "5"
+    caught_up(follower, "narrow")
+    for event in events[:3]:
+        assert source.admin("DELETE", f"events/{event['id']}").status == 200
+    for name in ("up", "narrow"):
+        until(lambda name=name: shown(follower, name)["pull"]["contiguous"]["position"] == "8", "the removals passed")
+        assert (shown(follower, name)["lag_positions"]["pull"], shown(follower, name)["repairs"]) == (0, 0)
+    follower.kill9()
+    follower.start()
+    assert caught_up(follower)["repairs"] == 0
+    assert ids(follower) == {event["id"] for event in events}

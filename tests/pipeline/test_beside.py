@@ -25,8 +25,11 @@ class NodeWithLake(Node):
 
     def start(self) -> None:
         command = [ANABRANCH, "serve", "--port", str(self.port), "--data", str(self.data), "--lake", str(self.lake)]
+        quick = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(command, env=self.env, stdout=log, stderr=log, start_new_session=True)
+            self.process = subprocess.Popen(
+                command, env=self.env | quick, stdout=log, stderr=log, start_new_session=True
+            )
         self._await_ready()
 
     def descendants(self) -> list[int]:
@@ -57,7 +60,7 @@ def start(tmp_path: Path) -> Iterator[Callable[[Path], NodeWithLake]]:
         node.end()
 
 
-@pytest.mark.parametrize("how", ["ctrl-c", "kill -9"])
+@pytest.mark.parametrize("how", ["ctrl-c", pytest.param("kill -9", marks=pytest.mark.slow)])
 def test_it_fills_the_lake_and_ends_with_the_node(start: Callable[[Path], NodeWithLake], tmp_path: Path, how: str):
     node = start(tmp_path / "lake")
     until(lambda: is_lake(node.lake) and Lake(node.lake).table("heads").count() > 0)

@@ -3,9 +3,11 @@
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from click.testing import Result
 
 from anabranch.cli.shell import Exit
 from anabranch.pipeline import Lake
@@ -40,17 +42,19 @@ def test_from_nothing_to_heads_in_three_commands(tmp_path: Path, monkeypatch: py
     assert found.stderr.count("\n") == 1
 
 
-def test_what_cannot_be_done_is_one_line_and_a_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_what_cannot_be_done_is_one_line_and_a_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Callable[..., Result]
+):
     monkeypatch.chdir(tmp_path)
-    nowhere = anabranch("pipeline", "ingest", "--from", "nowhere", "--lake", "lake")
-    assert (nowhere.returncode, nowhere.stderr) == (Exit.FAILED, "anabranch: nowhere is not there\n")
-    no_lake = anabranch("pipeline", "heads", "--lake", "lake")
-    assert no_lake.returncode == Exit.FAILED and "no lake in" in no_lake.stderr
+    nowhere = command("pipeline", "ingest", "--from", "nowhere", "--lake", "lake")
+    assert (nowhere.exit_code, nowhere.stderr) == (Exit.FAILED, "anabranch: nowhere is not there\n")
+    no_lake = command("pipeline", "heads", "--lake", "lake")
+    assert no_lake.exit_code == Exit.FAILED and "no lake in" in no_lake.stderr
     Path("x.jsonl").write_bytes(b"")
     Lake("lake", create=True)
     with Lake("lake").lock():
-        busy = anabranch("pipeline", "ingest", "--from", "x.jsonl", "--lake", "lake", "--json", *QUICK)
-    assert busy.returncode == Exit.IN_USE
+        busy = command("pipeline", "ingest", "--from", "x.jsonl", "--lake", "lake", "--json")
+    assert busy.exit_code == Exit.IN_USE
     assert "in use by another run" in json.loads(busy.stdout)["error"]
-    few = anabranch("generate", "--operations", "2", "--documents", "3", "--out", "y.jsonl")
-    assert few.returncode == Exit.USAGE
+    few = command("generate", "--operations", "2", "--documents", "3", "--out", "y.jsonl")
+    assert few.exit_code == Exit.USAGE

@@ -1,17 +1,20 @@
 """Retention and audit as a script uses them: one JSON object, nothing else on the terminal, documented exit codes."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from click.testing import Result
 from logs import AUTHORS, START, snapshot
 from pyspark.sql import SparkSession
-from test_commands import QUICK, anabranch
 
 from anabranch.cli.shell import Exit
 from anabranch.core.nostr import serialise
 from anabranch.pipeline.jobs.ingest import ingest
 from anabranch.pipeline.lake import Lake
+
+Command = Callable[..., Result]
 
 
 @pytest.fixture
@@ -21,31 +24,30 @@ def lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     return [serialise(event) + b"\n" for event in events]
 
 
-@pytest.mark.timeout(400)
-def test_an_audit_exits_with_3_until_nothing_is_missing(lines: list[bytes], spark: SparkSession):
+def test_an_audit_exits_with_3_until_nothing_is_missing(lines: list[bytes], spark: SparkSession, command: Command):
     Path("a.jsonl").write_bytes(b"".join(lines[:-4]))
     Path("b.jsonl").write_bytes(b"".join(lines[1:]))
     ingest(Lake("a", spark, create=True), ["a.jsonl"])
-    found = anabranch("pipeline", "audit", "a", "b.jsonl", "--json", "--repair", "--out", "found", *QUICK)
+    found = command("pipeline", "audit", "a", "b.jsonl", "--json", "--repair", "--out", str(Path("found").resolve()))
     answer = json.loads(found.stdout)
-    assert found.returncode == Exit.FOUND_WRONG and found.stderr.count("\n") == 1  # a dump is not written to
+    assert found.exit_code == Exit.FOUND_WRONG and found.stderr.count("\n") == 1  # a dump is not written to
     assert answer["converged"] is False and answer["missing"] == {"a": 0, "b.jsonl": 1}
     assert answer["before_repair"]["missing"] == {"a": 4, "b.jsonl": 1}
     assert answer["repaired"]["a"] == {"lacked": 4, "accepted": 4, "refused": {}, "problem": None}
     assert Path("found/lacks-1.jsonl").read_bytes() == lines[0]
     assert list(Path("found/missing").glob("*.parquet"))
     Path("b.jsonl").write_bytes(b"".join(lines))
-    same = anabranch("pipeline", "audit", "a", "b.jsonl", "--json", *QUICK)
-    assert same.returncode == Exit.DONE and json.loads(same.stdout)["converged"] is True
+    same = command("pipeline", "audit", "a", "b.jsonl", "--json")
+    assert same.exit_code == Exit.DONE and json.loads(same.stdout)["converged"] is True
 
 
-def test_policies_are_compared_in_one_answer(lines: list[bytes], spark: SparkSession):
+def test_policies_are_compared_in_one_answer(lines: list[bytes], spark: SparkSession, command: Command):
     Path("a.jsonl").write_bytes(b"".join(lines))
     ingest(Lake("a", spark, create=True), ["a.jsonl"])
     policies = ["--policy", "current_only", "--policy", "nondominated_plus_recent_history:4"]
-    planned = anabranch("pipeline", "retention", "--lake", "a", *policies, "--at", "2024-01-01", "--json", *QUICK)
+    planned = command("pipeline", "retention", "--lake", "a", *policies, "--at", "2024-01-01", "--json")
     answer = json.loads(planned.stdout)
-    assert planned.returncode == Exit.DONE and planned.stderr.count("\n") == 1
+    assert planned.exit_code == Exit.DONE and planned.stderr.count("\n") == 1
     totals = {name: found["total"] for name, found in answer["policies"].items()}
     assert {name: (total["keep"], total["drop"]) for name, total in totals.items()} == {
         "current_only": (3, 12),
@@ -58,7 +60,10 @@ def test_policies_are_compared_in_one_answer(lines: list[bytes], spark: SparkSes
     assert answer["applied"] is None
 
 
-def test_what_cannot_be_asked_for_is_told_before_spark_starts(lines: list[bytes]):
+def test_what_cannot_be_asked_for_is_told_before_spark_starts(
+    lines: list[bytes], command: Command, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("anabranch.pipeline.session.session", None)
     Path("a.jsonl").write_bytes(b"".join(lines))
     for arguments, code, words in (
         (["audit", "a.jsonl"], Exit.USAGE, "name two or more different replicas"),
@@ -69,5 +74,5 @@ def test_what_cannot_be_asked_for_is_told_before_spark_starts(lines: list[bytes]
         (["retention", "--lake", "nowhere"], Exit.FAILED, "no lake in"),
         (["retention", "--lake", "a", "--apply", "ws://127.0.0.1:1"], Exit.FAILED, "does not answer"),
     ):
-        answer = anabranch("pipeline", *arguments)
-        assert answer.returncode == code and words in answer.stderr and answer.stderr.count("\n") == 1, arguments
+        answer = command("pipeline", *arguments)
+        assert answer.exit_code == code and words in answer.stderr and answer.stderr.count("\n") == 1, arguments

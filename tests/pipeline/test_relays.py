@@ -1,12 +1,11 @@
 """Relays as sources: private ones, trimmed ones, and what they remove."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import Result
 from logs import AUTHORS, START, WRAPS, make_store, random_history, revision
 from processes import ADMIN_TOKEN, Node
 
@@ -104,7 +103,7 @@ def test_a_private_trimmed_node_is_read_with_a_key_as_well(start_node: Nodes):
 
 @pytest.mark.parametrize("way", ["nsec", "file", "variable"])
 def test_the_command_takes_a_key_in_every_way(
-    way: str, start_node: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    way: str, start_node: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Callable[..., Result]
 ):
     node = start_node(env={"PRIVATE": "true", "ADMIN_TOKEN": ADMIN_TOKEN})
     with_store(node, *random_history(6, 60))
@@ -112,19 +111,12 @@ def test_the_command_takes_a_key_in_every_way(
     (tmp_path / "key").write_text(f"{SECRET.hex()}\n")
     if way == "variable":
         monkeypatch.setenv("ANABRANCH_KEY", given)
-    command = [sys.executable, "-m", "anabranch", "pipeline", "ingest", "--json", "--lake", str(tmp_path / "lake")]
-    command += ["--from", node.url, "--authors", ME.pubkey, "--master", "local[1]"]
-    command += [] if way == "variable" else ["--key", given]
-    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    source = ["--lake", str(tmp_path / "lake"), "--from", node.url, "--authors", ME.pubkey]
+    run = command("pipeline", "ingest", "--json", *source, *([] if way == "variable" else ["--key", given]))
     assert json.loads(run.stdout).get("operations", 0) > 5, run.stdout
 
 
-def test_a_key_that_is_none_is_told_before_anything_starts(tmp_path: Path):
-    command = [sys.executable, "-m", "anabranch", "pipeline", "ingest", "--lake", str(tmp_path / "lake")]
-    run = subprocess.run(
-        [*command, "--from", "ws://127.0.0.1:9", "--authors", ME.pubkey, "--key", "nonsense"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert run.returncode == 2 and "--key" in run.stderr and "it takes a secret key" in run.stderr
+def test_a_key_that_is_none_is_told_before_anything_starts(tmp_path: Path, command: Callable[..., Result]):
+    source = ["--lake", str(tmp_path / "lake"), "--from", "ws://127.0.0.1:9", "--authors", ME.pubkey]
+    run = command("pipeline", "ingest", *source, "--key", "nonsense")
+    assert run.exit_code == 2 and "--key" in run.stderr and "it takes a secret key" in run.stderr

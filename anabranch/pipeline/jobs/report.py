@@ -22,7 +22,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
 from anabranch.core import revisions, snapshots
-from anabranch.core.operation import Family
+from anabranch.core.operation import Family, State
 from anabranch.pipeline.frontier import numbered
 from anabranch.pipeline.jobs import heads, retention
 from anabranch.pipeline.jobs.audit import Findings
@@ -40,7 +40,7 @@ from anabranch.pipeline.report_numbers import (
     Totals,
 )
 from anabranch.pipeline.report_page import page
-from anabranch.pipeline.schema import FAMILIES, arrow
+from anabranch.pipeline.schema import FAMILIES, STATES, arrow
 
 BINS_MAX = 60
 STEPS = (60, 300, 900, 3_600, 4 * 3_600, 86_400, 7 * 86_400, 30 * 86_400, 91 * 86_400, 365 * 86_400)
@@ -52,6 +52,8 @@ POLICIES = (
     "current_only",
 )
 """What is compared: the words of `anabranch pipeline retention --policy`."""
+
+SEEN = [STATES[state] for state in (State.RETAINED, State.COMPACTED, State.REMOVED)]
 
 _LOOKED_AT = ["document", "family", "id", "clock", "revision", "parents", "mtime", "created_at"]
 _TURNS = StructType([StructField("moment", LongType()), StructField("turn", IntegerType())])
@@ -263,16 +265,15 @@ def _savings(lake: Lake, now: int) -> list[Saving]:
 
 def _replicas(sightings: DataFrame) -> list[Replica]:
     """Of every log what it was last seen to have."""
-    last = f.max_by("state", f.coalesce("position", f.lit(0))).alias("state")
-    seen = sightings.repartition("id").groupBy("id", "stream").agg(last).groupBy("id")
-    each = seen.agg(f.collect_list(f.struct("stream", "state")).alias("each"))
-    one = each.select(f.posexplode("each").alias("at", "one")).select("at", "one.*")
-    counted = one.groupBy("stream", "state").agg(f.count("*").alias("count"), f.count_if(f.col("at") == 0).alias("ids"))
-    rows = counted.collect()
-    states, in_all = {(row["stream"], row["state"]): row["count"] for row in rows}, sum(row["ids"] for row in rows)
+    number = f.array_position(f.array(*map(f.lit, SEEN)), f.col("state"))
+    last = f.max(f.coalesce("position", f.lit(0)) * (len(SEEN) + 1) + number) % (len(SEEN) + 1)  # numbers: no sorting
+    seen = sightings.groupBy("stream", "id").agg(last.alias("last")).groupBy("stream", "last").count().collect()
+    states = {(row["stream"], SEEN[row["last"] - 1]): row["count"] for row in seen}
+    several = len({stream for stream, _ in states}) > 1
+    in_all = sightings.select("id").distinct().count() if several else sum(states.values())
     found = []
     logs = sightings.groupBy("stream").agg(f.max("source").alias("source"), f.max("position").alias("tip"))
     for log in logs.orderBy("source", "stream").collect():
-        of = {state: states.get((log["stream"], state), 0) for state in ("retained", "compacted", "removed")}
+        of = {state: states.get((log["stream"], state), 0) for state in SEEN}
         found.append(Replica(log["source"], log["tip"], **of, lacking=in_all - sum(of.values())))
     return found

@@ -94,10 +94,12 @@ def standing_of(lake: Lake, now: int) -> DataFrame:
 
 
 def _of_all(operations: DataFrame, versions: DataFrame) -> DataFrame:
-    latest = Window.partitionBy("author", f.isnull("deleted_at")).orderBy(f.desc("deleted_at"), f.desc("document"))
-    later = f.when(f.col("deleted_at").isNotNull(), f.dense_rank().over(latest) - 1)
+    """Versions with what lies beyond their documents, and all other operations."""
+    deleted = versions.filter("deleted_at IS NOT NULL").select("author", "document", "deleted_at").distinct()
+    latest = Window.partitionBy("author").orderBy(f.desc("deleted_at"), f.desc("document"))
+    later = deleted.select("document", (f.row_number().over(latest) - 1).alias("deleted_later"))
+    marked = versions.drop("deleted_at").join(f.broadcast(later), "document", "left")  # few: the rest need no sorting
     others = operations.filter(~f.col("family").isin(heads.VERSIONED)).select(places.OWN)
-    marked = versions.withColumn("deleted_later", later).drop("deleted_at")
     return marked.unionByName(others, allowMissingColumns=True)
 
 

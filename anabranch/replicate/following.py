@@ -144,9 +144,13 @@ class Following:
             self._tell(self.link.tick(self._now))
             await asyncio.sleep(0)
             return
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(None if due is None else due - self._world.clock()):
-                await self._stirred.wait()
+        loop = asyncio.get_running_loop()
+        timer = None if due is None else loop.call_later(due - self._world.clock(), self._stirred.set)
+        try:
+            await self._stirred.wait()
+        finally:
+            if timer is not None:
+                timer.cancel()
 
     @property
     def _now(self) -> float:

@@ -1,8 +1,9 @@
 """The changes feeds: what a reader asks for, and which operations that is.
 
 A feed carries the snapshots of one author (seed 000), the revisions of one recipient (seed 001), or, in log mode, every
-operation that a filter matches, of any family; all follow the same log. `parse` turns the filter of a CHANGES message
-into a request; `matches` is the rule for live delivery that the store's pages are held equal to.
+operation that a filter matches, of any family; all follow the same log. What compacted revisions stood on can be asked
+for by their names. `parse` turns the filter of a CHANGES message into a request; `matches` is the rule for live
+delivery that the store's pages are held equal to.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ class Mode(StrEnum):
     BOOTSTRAP = "bootstrap"
     TAIL = "tail"
     LOG = "log"
+    COMPACTED = "compacted"
 
 
 class SnapshotQuery(msgspec.Struct, frozen=True):
@@ -107,8 +109,8 @@ def parse(raw: Mapping[str, Any], values_max: int) -> ChangesRequest:
     for key, value in raw.items():
         match key:
             case "mode":
-                if value not in ("bootstrap", "tail", "log"):
-                    raise Invalid('mode must be "bootstrap", "tail" or "log"')
+                if value not in ("bootstrap", "tail", "log", "compacted"):
+                    raise Invalid('mode must be "bootstrap", "tail", "log" or "compacted"')
                 fields["mode"] = Mode(value)
             case "since" | "until_seq":
                 fields["until" if key == "until_seq" else key] = Position(integer(key, value, TIMESTAMP_MAX))
@@ -124,6 +126,11 @@ def parse(raw: Mapping[str, Any], values_max: int) -> ChangesRequest:
         if "until" in conditions:
             raise Invalid("a log feed ends at until_seq; it knows no until")
         return ChangesRequest(query=LogQuery(filters.parse(conditions, values_max)), **fields)
+    if fields["mode"] is Mode.COMPACTED:
+        query = revision_query(conditions, values_max, ONE_RECIPIENT)
+        if query.revisions is None:
+            raise Invalid("what is compacted is asked for by its revisions: #r")
+        return ChangesRequest(query=query, **fields)
     if for_revisions(raw):
         if fields["mode"] is Mode.BOOTSTRAP:
             raise Invalid("a revision feed has no bootstrap mode; its bootstrap is NEG-OPEN")

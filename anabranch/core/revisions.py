@@ -36,6 +36,33 @@ class Facts(msgspec.Struct, frozen=True, gc=False):
     type: str | None
 
 
+class Name(msgspec.Struct, frozen=True, gc=False):
+    """Which revision, of which document."""
+
+    recipient: str
+    coordinate: str
+    revision: str
+
+
+class Ancestor(msgspec.Struct, frozen=True, gc=False):
+    """What can be known of a revision without its payload: which it is, and what it stands on."""
+
+    recipient: str
+    coordinate: str
+    revision: str
+    parents: tuple[str, ...]
+
+    @property
+    def name(self) -> Name:
+        return Name(self.recipient, self.coordinate, self.revision)
+
+
+def is_ancestor(one: Ancestor) -> bool:
+    """Whether a revision could be like this."""
+    distinct = len(set(one.parents)) == len(one.parents) <= PARENTS_MAX and one.revision not in one.parents
+    return distinct and all(is_hex(name, 64) for name in (one.revision, *one.parents))
+
+
 def is_revision(event: Event) -> bool:
     """Whether an event means to be a revision. A gift wrap with none of the tags but `p` is an ordinary event."""
     return event.kind == GIFT_WRAP and any(tag[0] in _TAGS for tag in event.tags)

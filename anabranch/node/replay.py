@@ -16,7 +16,7 @@ import msgspec
 
 from anabranch.core import changes
 from anabranch.core import filter as filters
-from anabranch.core.changes import ChangesQuery, ChangesRequest, SnapshotQuery
+from anabranch.core.changes import ChangesQuery, ChangesRequest, RevisionQuery, SnapshotQuery
 from anabranch.core.changes import Mode as FeedMode
 from anabranch.core.filter import Filter
 from anabranch.core.nostr import Event
@@ -112,10 +112,22 @@ class Replay:
         async def run() -> None:
             if asked.request.mode is FeedMode.BOOTSTRAP:
                 await self._bootstrap(consumer, asked, subscription)
+            elif asked.request.mode is FeedMode.COMPACTED:
+                await self._ancestors(consumer, asked, subscription)
             else:
                 await self._tail(consumer, asked, subscription)
 
         await self._guarded(consumer, subscription, run, refuse)
+
+    async def _ancestors(self, consumer: Consumer, asked: Changes, subscription: Subscription) -> None:
+        """What the compacted revisions that are asked for stood on, then EOSE."""
+        query, tip = asked.request.query, self._hub.tip
+        assert isinstance(query, RevisionQuery)
+        found = await consumer.read(lambda reader: reader.ancestors(query))
+        if consumer.has(subscription):
+            told = [messages.changes_compacted(asked.subscription, one) for one in found]
+            consumer.send(b"".join(map(frames.text, [*told, messages.changes_eose(asked.subscription, tip)])))
+            consumer.subscription_ended(subscription)
 
     async def _bootstrap(self, consumer: Consumer, asked: Changes, subscription: Subscription) -> None:
         """STATUS, the heads at one snapshot, EOSE with the same position."""

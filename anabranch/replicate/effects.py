@@ -14,6 +14,7 @@ import msgspec
 
 from anabranch.core.checkpoint import Blocked, Checkpoint
 from anabranch.core.nostr import Event
+from anabranch.core.revisions import Ancestor, Name
 from anabranch.core.token import Log, Position, ProgressToken
 from anabranch.replicate.states import Cue, LinkState
 
@@ -85,6 +86,20 @@ class LoadUnknown(msgspec.Struct, frozen=True):
     ids: tuple[str, ...]
 
 
+class LoadMissing(msgspec.Struct, frozen=True):
+    """Which of these revisions, and of the parents of revisions after a position of ours, are not here in any form:
+    call `lacking`."""
+
+    after: Position
+    also: tuple[Name, ...]
+
+
+class Tell(msgspec.Struct, frozen=True):
+    """Take down what the peer says of revisions that it has compacted."""
+
+    ancestors: tuple[Ancestor, ...]
+
+
 class LoadPayloads(msgspec.Struct, frozen=True):
     """The bytes of these operations, as far as they are here: call `payloads`, in dependency order."""
 
@@ -142,6 +157,8 @@ Effect = (
     | SavePush
     | LoadItems
     | LoadUnknown
+    | LoadMissing
+    | Tell
     | LoadPayloads
     | LoadOwed
     | Bury

@@ -12,6 +12,7 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -24,7 +25,9 @@ from anabranch.core.closure import sending_order
 from anabranch.core.filter import Filter
 from anabranch.core.filter import parse as parse_filter
 from anabranch.core.nostr import Event
+from anabranch.core.revisions import Name
 from anabranch.core.scope import VALUES_MAX
+from anabranch.core.token import Position
 from anabranch.replicate import dialling
 from anabranch.replicate import effects as do
 from anabranch.replicate.applying import Host, Page
@@ -219,10 +222,14 @@ class Following:
                 items, own = await self._host.items(parse_filter(dict(filter), VALUES_MAX))
                 self._tell(self.link.items(items, own, self._now))
             case do.LoadUnknown(ids):
-                self._tell(self.link.unknown(await self._unknown(ids), self._now))
+                unknown = await self._unknown(ids)
+                self._tell(self.link.loaded(lambda running: running.unknown(unknown), self._now))
             case do.LoadPayloads(ids):
                 found = await self._host.read(lambda reader: _payloads(reader, ids))
-                self._tell(self.link.payloads(found, self._now))
+                self._tell(self.link.loaded(lambda running: running.payloads(found), self._now))
+            case do.LoadMissing(after, also):
+                looked, names = await self._missing(after, also)
+                self._tell(self.link.loaded(lambda running: running.lacking(looked, names), self._now))
             case do.LoadOwed(after, limit):
                 query, wall = LogQuery(self.spec.scope.parsed()), self._world.wall()
                 name = self.spec.name
@@ -240,6 +247,16 @@ class Following:
             unknown += [id for id in part if id not in known]
         return unknown
 
+    async def _missing(self, after: Position, also: tuple[Name, ...]) -> tuple[Position, list[Name]]:
+        """Page by page, until all has been looked at, or there is much to ask for."""
+        names: list[Name] = []
+        while True:
+            looked, found = await self._host.read(partial(_missing_parents, after=after, also=also))
+            names += found
+            if looked == after or len(names) >= KNOWN_AT_ONCE:
+                return looked, names
+            after, also = looked, ()
+
     async def _write_down(self, effect: Effect) -> None:
         name, wall = self.spec.name, self._world.wall()
         match effect:
@@ -248,6 +265,8 @@ class Following:
                 self._pull = checkpoint
             case do.SavePush(checkpoint):
                 await self._write(lambda w: w.note_link(LinkChange(name, push=checkpoint)))
+            case do.Tell(ancestors):
+                await self._write(lambda w: w.tell(ancestors))
             case do.Bury(id, reason):
                 letter = DeadLetter("push", id, reason, wall)
                 log.warning("an operation is refused for good", extra=self._fields(id=id, reason=reason))
@@ -423,6 +442,10 @@ def _owed(reader: Reader, link: str, query: LogQuery, after: Any, limit: int, no
     echoes = reader.echoes(link, after, page.complete_to)
     raws = [entry.raw for entry in page.entries if entry.raw is not None and entry.position not in echoes]
     return Owed(tuple(_ordered(raws)), page.complete_to, page.log)
+
+
+def _missing_parents(reader: Reader, after: Position, also: tuple[Name, ...]) -> tuple[Position, list[Name]]:
+    return reader.missing_parents(after, also)
 
 
 def _ordered(raws: list[bytes]) -> list[tuple[str, bytes]]:

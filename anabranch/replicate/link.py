@@ -16,7 +16,7 @@ checkpoint. Only a link that was live for a while begins with the shortest pause
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from anabranch.core.checkpoint import Checkpoint
@@ -29,6 +29,7 @@ from anabranch.replicate.effects import Applied, Effect, Owed
 from anabranch.replicate.identity import Identity
 from anabranch.replicate.intake import Intake
 from anabranch.replicate.introduction import Introduction
+from anabranch.replicate.lineage import Lineage
 from anabranch.replicate.pauses import Pauses
 from anabranch.replicate.peers import Peer, PeerKind
 from anabranch.replicate.push import Pusher
@@ -78,6 +79,7 @@ class Link:
         self._bounds = bounds
         self._wanted = spec.scope.parsed()
         self._settled = Settled()
+        self._lineage = Lineage(spec.scope)
         self._pages_only = False
         self._silenced = 0  # connections that ended on the first message of negentropy
         self._pauses = Pauses(timing, share)
@@ -87,6 +89,7 @@ class Link:
 
     def _clear(self) -> None:
         """What belongs to one connection."""
+        self._lineage.reconnected()
         self.pusher: Pusher | None = None
         self.round: Round | None = None
         self._introduction = Introduction(None, self.spec.peer, self._wall)
@@ -305,6 +308,8 @@ class Link:
         assert self.peer is not None
         refuses = self._pages_only or self.peer.reconciles is False or self._silenced >= 2
         whole = not refuses or self.unsure or self.pull.contiguous is None or self.peer.kind is not PeerKind.PLAIN
+        log_followed = self.phase is Phase.STREAMING and self.peer.kind is PeerKind.LOG and self.spec.pulls
+        traces = log_followed and self._lineage.carried
         self.round = Round(
             self.spec.scope,
             self._settled,
@@ -316,17 +321,14 @@ class Link:
             since=None if whole else peers.overlapping(self.pull.contiguous, self._wall()),
             wall=self._wall(),
             bounds=self._bounds,
+            lineage=self._lineage if traces else None,
         )
         self._compare_at = None
         return self.round.begin()
 
-    def unknown(self, ids: Sequence[str], now: float) -> list[Effect]:
-        """The answer to `LoadUnknown`."""
-        return self._in_round(lambda running: running.unknown(ids), now) if self.round is not None else []
-
-    def payloads(self, operations: Sequence[tuple[str, bytes]], now: float) -> list[Effect]:
-        """The answer to `LoadPayloads`."""
-        return self._in_round(lambda running: running.payloads(operations), now) if self.round is not None else []
+    def loaded(self, step: Callable[[Round], list[Effect]], now: float) -> list[Effect]:
+        """The answer to `LoadUnknown`, `LoadPayloads` or `LoadMissing`: a call of the round that asked."""
+        return self._in_round(step, now) if self.round is not None else []
 
     def _in_round(self, step: Callable[[Round], list[Effect]], now: float) -> list[Effect]:
         assert self.round is not None

@@ -1,6 +1,6 @@
 """One round of a repair: who lacks what, by digest; what we lack is fetched, what the peer lacks is given. No I/O.
 
-    loading → reconciling → asking → fetching → giving → done
+    loading → reconciling → asking → fetching → giving → [tracing] → done
 
 A round only compares what is open: what is here in any state, what our own rules decline, and what the peer has
 acknowledged or refused for good is settled. A round that found nothing open proves that the two are equal in the scope.
@@ -14,8 +14,11 @@ from enum import StrEnum
 from typing import Any
 
 from anabranch.core.negentropy import Items
+from anabranch.core.revisions import Name
 from anabranch.core.scope import Scope
-from anabranch.replicate.effects import Arrival, Bury, Effect, LoadItems, LoadPayloads, LoadUnknown, Send
+from anabranch.core.token import Position
+from anabranch.replicate.effects import Arrival, Bury, Effect, LoadItems, LoadPayloads, LoadUnknown, Send, Tell
+from anabranch.replicate.lineage import Lineage, Request
 from anabranch.replicate.refusals import is_passing
 from anabranch.wire import dialogue
 from anabranch.wire.dialogue import Answer, Bounds, Machine
@@ -43,6 +46,7 @@ class Step(StrEnum):
     ASKING = "looking up what is here"
     FETCHING = "fetching what we lack"
     GIVING = "giving what the peer lacks"
+    TRACING = "asking for what revisions stand on"
     DONE = "done"
 
 
@@ -109,8 +113,10 @@ class Round:
         since: int | None,
         wall: int,
         bounds: Bounds,
+        lineage: Lineage | None = None,
     ) -> None:
-        """`closes`: fetch and give; otherwise only compare. `since`: only what was made from then on."""
+        """`closes`: fetch and give; otherwise only compare. `since`: only what was made from then on. With a `lineage`
+        the peer is asked for what it completes."""
         self.step = Step.LOADING
         self.found: list[Arrival] = []
         """What has come and was not taken yet."""
@@ -129,6 +135,8 @@ class Round:
         self._filter: dict[str, Any] = {**scope.filter(), **({"since": since} if since else {})}
         self._wall = wall
         self._bounds = bounds
+        self._lineage = lineage
+        self._traced = 0
         self._machine: Machine | None = None
         self._need: list[str] = []
         self._have: list[str] = []
@@ -167,6 +175,17 @@ class Round:
         if not operations:
             return self._give()
         return self._start(Publication(operations))
+
+    def lacking(self, looked: Position, names: Sequence[Name]) -> list[Effect]:
+        """The answer to `LoadMissing`."""
+        assert self._lineage is not None
+        self._lineage.loaded(looked, names)
+        self._traced += 1
+        request = self._lineage.request(f"{self._name}lineage-{self._traced}")
+        if request is not None:
+            return self._start(request)
+        self.step = Step.DONE
+        return []
 
     # --- the peer answers ---
 
@@ -229,6 +248,8 @@ class Round:
             self.missing = tuple(machine.missing)
             self.step = Step.GIVING
             return self._give()
+        if isinstance(machine, Request):
+            return self._told(machine)
         assert isinstance(machine, Publication)
         return self._given(machine.accepted, machine.refused)
 
@@ -250,5 +271,15 @@ class Round:
         return [*buried, *self._give()]
 
     def _finish(self) -> list[Effect]:
-        self.step = Step.DONE
-        return []
+        if self._lineage is None:
+            self.step = Step.DONE
+            return []
+        self.step = Step.TRACING
+        return [self._lineage.load()]
+
+    def _told(self, request: Request) -> list[Effect]:
+        assert self._lineage is not None
+        if request.refused:
+            self._lineage.refused()
+        also = [Name(one.recipient, one.coordinate, parent) for one in request.found for parent in one.parents]
+        return [*([Tell(tuple(request.found))] if request.found else []), self._lineage.load(also)]

@@ -19,6 +19,7 @@ from anabranch.core.checkpoint import Checkpoint
 from anabranch.core.filter import Filter
 from anabranch.core.operation import Action, Family, Operation, Removal, State
 from anabranch.core.retention import DeletedDocument, ReplayWindow, Version
+from anabranch.core.revisions import Ancestor, Name
 from anabranch.core.token import START, Log, Position
 
 
@@ -211,6 +212,7 @@ Advance = Callable[[Sequence[Outcome]], LinkChange]
 """What an append changes in the ledger of links, once its outcomes are known."""
 TRANSITIONS_KEPT = 20
 DEAD_LETTERS_MAX = 10_000
+TOLD_MAX = 100_000  # revisions that are only heard of
 
 
 class Statistics(msgspec.Struct, frozen=True):
@@ -304,6 +306,21 @@ class Reader(Protocol):
 
     def named(self, document: bytes) -> set[str]:
         """The revisions of a document that are remembered as parents of others."""
+        ...
+
+    def told(self, document: bytes) -> list[Ancestor]:
+        """The revisions of a document that are only heard of."""
+        ...
+
+    def ancestors(self, query: RevisionQuery) -> list[Ancestor]:
+        """Of the revisions that a query names: those whose payload is compacted, and those that are only heard of."""
+        ...
+
+    def missing_parents(self, after: Position, also: Sequence[Name] = ()) -> tuple[Position, list[Name]]:
+        """What stored revisions after a position name as parents and is not here in any form; and how far was looked.
+
+        `also` are names that are looked up besides. Where the first of both is `after`, there is nothing further on.
+        """
         ...
 
     def removals(self, after: Position, until: Position, limit: int) -> list[Removal]:
@@ -409,6 +426,10 @@ class Writer(Protocol):
     def save_access_key(self, key: AccessKey) -> None: ...
     def delete_access_key(self, key: str) -> bool: ...
     def save_setting(self, name: str, value: bytes) -> None: ...
+    def tell(self, ancestors: Sequence[Ancestor]) -> None:
+        """Take down what a peer says of revisions that are not here. What was told first stands."""
+        ...
+
     def save_link(self, link: LinkRecord) -> None:
         """Everything but its checkpoints, which move by `note_link` and `append` alone."""
         ...

@@ -171,7 +171,7 @@ class _Check:
             self._findings.add(next, None, f"stands after position {last}", RESTORE)
         first = max(last + 1, self._reader.log().floor) if next > last + 1 else next
         if (
-            first < next and self._removals(first, next) == next - first
+            first < next and self._attempt("the removals", lambda: self._removals(first, next), 0) == next - first
         ):  # hard removals stand at positions of their own
             first = next
         if first < next:
@@ -317,7 +317,8 @@ class _Check:
     def _revision_heads(self, document: bytes) -> tuple[_Positions, _Positions]:
         known = self._reader.revision_lineage(document)
         stored = {f.revision.revision: f for f, _ in known if f.revision is not None and f.state is not State.REMOVED}
-        removed = [f.revision for f, _ in known if f.revision is not None and f.state is State.REMOVED]
+        gone = [f.revision for f, _ in known if f.revision is not None and f.state is State.REMOVED]
+        removed: list[revisions.Linked] = [*gone, *self._reader.told(document)]
         links = [facts.revision for facts in stored.values() if facts.revision is not None]
         if revisions.named(links, removed) != self._reader.named(document):
             last = max(facts.position for facts, _ in known)

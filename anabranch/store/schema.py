@@ -186,6 +186,18 @@ MIGRATIONS = [
         PRIMARY KEY (link, position)
     ) STRICT, WITHOUT ROWID;
     """,
+    """
+    CREATE TABLE told (               -- revisions that are only heard of, from a peer that has compacted them
+        number INTEGER PRIMARY KEY,   -- among the parents' children it is negative, where others have a position
+        document BLOB NOT NULL,
+        revision BLOB NOT NULL,
+        recipient TEXT NOT NULL,
+        coordinate TEXT NOT NULL,
+        parents BLOB NOT NULL,        -- 32 bytes each
+        UNIQUE (document, revision)
+    ) STRICT;
+    CREATE INDEX told_by_name ON told (revision);
+    """,
 ]
 VERSION = len(MIGRATIONS)
 

@@ -161,6 +161,12 @@ DAMAGES = {
 """Rows that point nowhere, in words, and SQL that counts them."""
 
 
+NAMED_BY_MORE_THAN_HEARSAY = (
+    "EXISTS (SELECT 1 FROM parents n WHERE n.document = r.document AND n.parent = r.revision AND n.child > 0)"
+)
+"""Of `revisions r`: a revision that was stored here names it as a parent."""
+
+
 def marks(values: Sequence[Any]) -> str:
     return ",".join("?" * len(values))
 

@@ -34,6 +34,7 @@ from anabranch.store.contract import (
 )
 from anabranch.store.sql import (
     DAMAGES,
+    NAMED_BY_MORE_THAN_HEARSAY,
     SNAPSHOTS_OF_DOCUMENT,
     Database,
     chunks,
@@ -45,6 +46,7 @@ from anabranch.store.sql import (
 from anabranch.store.sql_books import BookReader
 from anabranch.store.sql_feed import feed_page, revision_conditions, snapshot_conditions
 from anabranch.store.sql_select import Select, is_about, matching_sql
+from anabranch.store.sql_told import ToldReader
 
 _STATES = tuple(State)
 VARIABLES_MAX = 32_000  # that one statement may bind
@@ -56,7 +58,7 @@ _FACTS = (
 )
 
 
-class SqlReader(BookReader, ABC):
+class SqlReader(BookReader, ToldReader, ABC):
     """A connection that only reads. `give_up`, when set, is asked now and then whether to stop a long query."""
 
     def __init__(self, db: Database) -> None:
@@ -419,12 +421,15 @@ class SqlReader(BookReader, ABC):
         return [(_version(row), row[4]) for row in rows]
 
     def old_revisions(self, after: int, cutoff: int, limit: int) -> list[tuple[Position, int, int]]:
-        """Revisions that are no heads, with a payload, with `after` <= mtime < `cutoff`, by mtime."""
+        """Revisions that are no heads, with a payload, with `after` <= mtime < `cutoff`, by mtime.
+
+        Where only hearsay says that one is no head, it is not among them: nothing is lost by what nobody has proven.
+        """
         rows = self._rows(
             "SELECT r.position, o.size, r.mtime FROM revisions r INDEXED BY revision_history "
             "JOIN operations o ON o.position = r.position "
             "WHERE r.retained = 1 AND r.current = 0 AND r.mtime >= ? AND r.mtime < ? AND o.head = 0 "
-            "ORDER BY r.mtime LIMIT ?",
+            f"AND {NAMED_BY_MORE_THAN_HEARSAY} ORDER BY r.mtime LIMIT ?",
             (after, cutoff, limit),
         )
         return [(Position(row[0]), row[1], row[2]) for row in rows]

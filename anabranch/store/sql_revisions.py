@@ -25,6 +25,15 @@ class Head(msgspec.Struct, frozen=True, gc=False):
     revision: str
 
 
+class _Node(msgspec.Struct, frozen=True, gc=False):
+    revision: str
+    parents: tuple[str, ...]
+
+
+def _names(joined: bytes) -> tuple[str, ...]:
+    return tuple(joined[at : at + 32].hex() for at in range(0, len(joined), 32))
+
+
 class Edges:
     """The edges of one document that count, while revisions are removed from it or come back to it.
 
@@ -41,15 +50,54 @@ class Edges:
 
     def removed(self, position: int) -> None:
         """The revision at this position has been removed: if nobody names it, it names nobody any more."""
+        if self._heard():
+            self.rebuild()
+            return
         revision, parents = self._facts(position)
         if not self._named([revision]):
             self._unlink(position, parents)
 
     def stored(self, revision: bytes, parents: Sequence[bytes]) -> None:
         """A revision has been stored: removed copies of it count no more, removed parents of it count again."""
+        if self._heard():
+            self.rebuild()
+            return
         for position in self._copies([revision], removed=True):
             self._unlink(position, self._facts(position)[1])
         self._link(parents)
+
+    def rebuild(self) -> None:
+        """Work out all edges and heads of the document by the rule itself.
+
+        What is heard of may be a lie, and go round in circles; to follow it from one to the next would not do.
+        """
+        stored: dict[int, _Node] = {}
+        gone: dict[int, _Node] = {}
+        for position, revision, parents, state in self._all(
+            "SELECT r.position, r.revision, r.parents, o.state FROM revisions r "
+            "JOIN operations o ON o.position = r.position WHERE r.document = ?",
+            (self._document,),
+        ):
+            (gone if state == State.REMOVED else stored)[position] = _Node(revision.hex(), _names(parents))
+        for number, revision, parents in self._heard():
+            gone[-number] = _Node(revision.hex(), _names(parents))
+        named = revisions.named(stored.values(), gone.values())
+        there = {one.revision for one in stored.values()}
+        between = {at: one for at, one in gone.items() if one.revision in named - there}
+        self._db.execute("DELETE FROM parents WHERE document = ?", (self._document,))
+        self._db.executemany(
+            "INSERT INTO parents VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
+            [
+                (self._document, bytes.fromhex(parent), position)
+                for position, one in {**stored, **between}.items()
+                for parent in one.parents
+            ],
+        )
+        self._mark([at for at, one in stored.items() if one.revision in named], head=0)
+        self._mark([at for at, one in stored.items() if one.revision not in named], head=1)
+
+    def _heard(self) -> list[Any]:
+        return self._all("SELECT number, revision, parents FROM told WHERE document = ?", (self._document,))
 
     def _unlink(self, position: int, parents: Sequence[bytes]) -> None:
         pending = [(position, parents)]
@@ -172,6 +220,8 @@ class RevisionsOfGroup:
                 "SELECT r.document, r.revision FROM revisions r JOIN operations o ON o.position = r.position "
                 f"WHERE (r.document, r.revision) IN (VALUES {pairs}) AND o.state = 2",
                 values,
+            ) + self._all(
+                f"SELECT document, revision FROM told WHERE (document, revision) IN (VALUES {pairs})", values
             ):
                 self._removed.add((document, revision.hex()))
 

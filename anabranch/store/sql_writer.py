@@ -21,6 +21,7 @@ from anabranch.core.revisions import GIFT_WRAP
 from anabranch.core.token import START, Log, Position
 from anabranch.store.contract import Advance, Duplicate, Offer, Outcome, Refused, Stored, Superseded
 from anabranch.store.sql import (
+    NAMED_BY_MORE_THAN_HEARSAY,
     SHORT,
     SNAPSHOTS_OF_DOCUMENT,
     Database,
@@ -35,6 +36,7 @@ from anabranch.store.sql import (
 )
 from anabranch.store.sql_books import BookKeeper
 from anabranch.store.sql_revisions import Edges, RevisionsOfGroup
+from anabranch.store.sql_told import ToldKeeper
 
 STORAGE_SPENT = Refused("restricted", "the access key's storage limit is reached")
 DELETED = Refused("blocked", "deleted by its author")
@@ -71,7 +73,10 @@ def _sum(dropped: Sequence[_Dropped]) -> tuple[int, int]:
     return len(dropped), sum(one.size for one in dropped)
 
 
-class SqlWriter(BookKeeper):
+_MAY_BE_COMPACTED = f"head = 0 AND family <> 0 AND (r.position IS NULL OR {NAMED_BY_MORE_THAN_HEARSAY})"
+
+
+class SqlWriter(BookKeeper, ToldKeeper):
     def __init__(self, db: Database) -> None:
         self._db = db
         self._removals: list[Removal] = []
@@ -81,7 +86,9 @@ class SqlWriter(BookKeeper):
         """Read what every group would have to ask for."""
         self._fresh = int(self._value("SELECT count(*) FROM fresh_ids"))
         self._anything_deleted = bool(self._value("SELECT EXISTS (SELECT 1 FROM deletions)"))
-        self._anything_removed = bool(self._value("SELECT EXISTS (SELECT 1 FROM removals)"))
+        self._anything_removed = bool(
+            self._value("SELECT EXISTS (SELECT 1 FROM removals) OR EXISTS (SELECT 1 FROM told)")
+        )
         self._vanished: dict[str, int] = dict(self._all("SELECT author, until FROM vanished"))
 
     def close(self) -> None:
@@ -143,7 +150,7 @@ class SqlWriter(BookKeeper):
     def compact(self, positions: Sequence[Position]) -> tuple[int, int]:
         """Drop the payloads at these positions, but of no head: a plan may have grown old. How many went, and bytes."""
         with self._changing():
-            return _sum(self._drop(positions, State.COMPACTED, "compacted", "head = 0 AND family <> 0"))
+            return _sum(self._drop(positions, State.COMPACTED, "compacted", _MAY_BE_COMPACTED))
 
     def remove(self, ids: Sequence[str]) -> int:
         """Remove operations for good: the operator's word."""

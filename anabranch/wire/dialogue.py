@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import msgspec
 
 from anabranch.core.nostr import TIMESTAMP_MAX, Event, Limits
+from anabranch.core.revisions import Ancestor, is_ancestor
 
 
 class Bounds(msgspec.Struct, frozen=True):
@@ -122,6 +123,13 @@ class Passed(msgspec.Struct, frozen=True, gc=False):
     position: int
 
 
+class Compacted(msgspec.Struct, frozen=True, gc=False):
+    """CHANGES … COMPACTED: what a revision stood on whose payload the peer has no longer. Nothing proves it."""
+
+    subscription: str
+    ancestor: Ancestor
+
+
 class FeedError(msgspec.Struct, frozen=True, gc=False):
     """CHANGES … ERR: there is no such feed, or not any more."""
 
@@ -149,6 +157,7 @@ Answer = (
     | Removed
     | Replayed
     | Passed
+    | Compacted
     | FeedError
     | Unknown
 )
@@ -164,7 +173,7 @@ def read(message: str | bytes) -> Answer:
         parts = _array(message)
         verb, *values = (_any(part) for part in parts[: _readable(parts)])
         return _answer(verb, values, parts)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError, ValueError, TypeError, IndexError):
+    except (msgspec.MsgspecError, UnicodeError, RecursionError, ValueError, TypeError, LookupError):
         shown = message if isinstance(message, str) else message.decode("utf-8", "replace")
         return Unknown(shown[:100])
 
@@ -210,11 +219,21 @@ def _change(values: list[Any], parts: list[msgspec.Raw]) -> Answer:
             return Removed(name, _position(values[2]), _text(values[3]))
         case "EOSE":
             return Replayed(name, _position(values[2]))
+        case "COMPACTED":
+            return Compacted(name, _ancestor(values[2]))
         case "PASSED":
             return Passed(name, _position(values[2]))
         case "ERR":
             return FeedError(name, _reason(values[2:]))
     raise ValueError(values[1])
+
+
+def _ancestor(value: Any) -> Ancestor:
+    parents = tuple(_text(parent) for parent in value["prev"])
+    found = Ancestor(_text(value["p"]), _text(value["d"]), _text(value["r"]), parents)
+    if not is_ancestor(found):
+        raise ValueError(value)
+    return found
 
 
 def _position(value: Any) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from anabranch.core.operation import Family, Operation, Standing
-from anabranch.core.revisions import STRATEGY
+from anabranch.core.revisions import STRATEGY, Ancestor
 from anabranch.core.token import Position
 
 encode = msgspec.json.Encoder().encode
@@ -72,6 +72,11 @@ def changes_error(subscription: str, text: str) -> bytes:
 
 def changes_deleted(subscription: str, position: Position, id: str, reason: str) -> bytes:
     return encode(("CHANGES", subscription, "DELETED", position, id, reason))
+
+
+def changes_compacted(subscription: str, one: Ancestor) -> bytes:
+    known = {"p": one.recipient, "d": one.coordinate, "r": one.revision, "prev": one.parents}
+    return encode(("CHANGES", subscription, "COMPACTED", known))
 
 
 def changes_passed(subscription: str, position: Position) -> bytes:

@@ -7,6 +7,7 @@ from typing import Any
 from authors import Author
 from nodes import caught_up, explained, ids, link, shown
 from processes import Node
+from proxy import Proxy
 from sdk_peers import running_relay
 from sockets import RelayClient
 
@@ -52,6 +53,25 @@ async def follow_and_feed(node: Node, url: str, author: Author) -> None:
 async def test_ours_follows_and_feeds_the_relay_of_nostr_sdk(start_node: Callable[..., Node], author: Author):
     async with running_relay() as url:
         await follow_and_feed(start_node(), url, author)
+
+
+async def test_what_is_fed_to_the_relay_of_nostr_sdk_across_a_cut_arrives_once(
+    start_node: Callable[..., Node], author: Author
+):
+    node = start_node()
+    async with running_relay() as url, RelayClient.open(url) as there, RelayClient.open(node.url) as here:
+        with Proxy(int(url.rstrip("/").rpartition(":")[2])).running() as proxy:
+            known: set[str] = set()
+            await wait(lambda: link(node, proxy.url, direction="push", scope={"authors": [author.pubkey]}))
+            for turn in range(4):
+                events = [author.event(content=f"turn {turn}, {number}") for number in range(50)]
+                await here.store(*events)
+                known |= {event["id"] for event in events}
+                proxy.cut()
+                await wait(lambda: node.admin("POST", "links/up/resume"))
+            await wait(caught_up, node)
+        assert sorted((await there.req({"authors": [author.pubkey]})).ids) == sorted(known)
+    assert (await wait(shown, node))["dead_letter_count"] == 0
 
 
 async def test_ours_follows_and_feeds_a_relay_without_negentropy(

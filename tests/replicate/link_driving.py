@@ -209,9 +209,13 @@ class Drive:
                 wanted = nostr_filter(filter)
                 self._do(link.items(items(event for event in known if wanted(event)), self.own, now))
             case do.LoadUnknown(ids):
-                self._do(link.unknown([id for id in ids if id not in self.store], now))
+                unknown = [id for id in ids if id not in self.store]
+                self._do(link.loaded(lambda running: running.unknown(unknown), now))
             case do.LoadPayloads(ids):
-                self._do(link.payloads([(id, self.store[id]) for id in ids], now))
+                found = [(id, self.store[id]) for id in ids]
+                self._do(link.loaded(lambda running: running.payloads(found), now))
+            case do.LoadMissing(after, _):
+                self._do(link.loaded(lambda running: running.lacking(after, []), now))
             case do.LoadOwed(after, limit):
                 page = self.log[after : after + limit]
                 owed = [(id, self.store[id]) for id in page if id not in self.echoes]

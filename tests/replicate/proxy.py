@@ -1,4 +1,4 @@
-"""A TCP proxy in a thread of its own: it counts bytes, cuts, stalls and refuses."""
+"""A TCP proxy in a thread of its own: it counts bytes, cuts, stalls, strands, repeats and refuses."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Iterator
+
+REPEATED = 8  # messages of a connection, or what arrives of them at once
 
 
 class Proxy:
@@ -16,7 +18,11 @@ class Proxy:
         """Bytes from the target to whoever dials."""
         self.up = 0
         self.connections = 0
+        self.repeated = 0
+        """Connections whose first bytes reached the target a second time."""
         self._refusing = False
+        self._repeating = False
+        self._stranded: set[str] = set()
         self._flowing = threading.Event()
         self._flowing.set()
         self._writers: dict[asyncio.StreamWriter, None] = {}
@@ -40,6 +46,8 @@ class Proxy:
             for writer in list(self._writers):
                 writer.transport.abort()
             self._flowing.set()
+            for talk in self._talks:
+                talk.cancel()
             await asyncio.gather(*self._talks, return_exceptions=True)
 
         def work() -> None:
@@ -70,6 +78,23 @@ class Proxy:
         """Nothing passes, and nobody is told."""
         (self._flowing.clear if stalling else self._flowing.set)()
 
+    def strand(self, *ways: str) -> None:
+        """Half-open from now on: what goes «up» or «down» is taken and passed to nobody, and nothing is ever closed."""
+        self._stranded = set(ways)
+
+    def repeat(self, repeating: bool = True) -> None:
+        """The first messages of every new connection reach the target again, on a connection of their own."""
+        self._repeating = repeating
+
+    async def _say_again(self, said: asyncio.Queue[bytes]) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self._target)
+        self._writers[writer] = None
+        self.repeated += 1
+        with contextlib.suppress(OSError):
+            for _ in range(REPEATED):
+                writer.write(await said.get())
+                await reader.read(65_536)  # whatever it answers, nobody hears it
+
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if (task := asyncio.current_task()) is not None:
             self._talks.append(task)
@@ -88,8 +113,16 @@ class Proxy:
             self._writers.pop(one, None)
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, way: str) -> None:
+        again: asyncio.Queue[bytes] | None = None
         try:
             while data := await reader.read(65_536):
+                if way == "up" and self._repeating:
+                    if again is None:
+                        again = asyncio.Queue()
+                        self._talks.append(asyncio.create_task(self._say_again(again)))
+                    again.put_nowait(data)
+                if way in self._stranded:
+                    continue
                 while not self._flowing.is_set():  # noqa: ASYNC110 -- it is set from another thread
                     await asyncio.sleep(0.01)
                 setattr(self, way, getattr(self, way) + len(data))
@@ -98,4 +131,5 @@ class Proxy:
         except OSError:
             pass
         finally:
-            writer.transport.abort()
+            if not self._stranded:
+                writer.transport.abort()

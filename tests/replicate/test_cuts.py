@@ -171,3 +171,46 @@ async def test_a_full_disk_holds_the_checkpoint_and_loses_nothing(start_node, co
     until(lambda: ids(follower) == known, lambda: explained(follower))
     caught_up(follower)
     follower.verify()
+
+
+@pytest.mark.slow  # a half-open connection shows only by the silence after a ping
+@pytest.mark.parametrize("ways", [("up",), ("down",), ("up", "down")], ids=" and ".join)
+@pytest.mark.parametrize("direction", ["pull", "push"])
+async def test_a_half_open_connection_is_left_and_nothing_is_lost(
+    start_node, connect, author, between, direction, ways
+):
+    peer, node = start_node(), start_node()
+    proxy = between(peer)
+    link(node, proxy.url, direction=direction)
+    giver = peer if direction == "pull" else node
+    known = await publish(connect, giver, author, 20, "before")
+    caught_up(node)
+    until(lambda: ids(peer) == ids(node) == known, "what was there")
+    connections = proxy.connections
+    proxy.strand(*ways)
+    known |= await publish(connect, giver, author, 20, "into nowhere")
+    until(lambda: not shown(node)["caught_up"] and shown(node)["failures"], lambda: explained(node), 90)
+    proxy.strand()
+    node.admin("POST", "links/up/resume")
+    caught_up(node, seconds=60)
+    until(lambda: ids(peer) == ids(node) == known, "both have all")
+    assert proxy.connections > connections
+
+
+@pytest.mark.parametrize("direction", ["pull", "push", "both"])
+async def test_connections_whose_first_words_arrive_twice_do_no_harm(start_node, connect, author, between, direction):
+    peer, node = start_node(), start_node()
+    proxy = between(peer)
+    proxy.repeat()
+    giver = peer if direction == "pull" else node
+    known = await publish(connect, giver, author, 20, "before")
+    link(node, proxy.url, direction=direction)
+    caught_up(node)
+    for turn in range(3):
+        proxy.cut()
+        known |= await publish(connect, giver, author, 20, f"turn {turn}")
+        node.admin("POST", "links/up/resume")
+        caught_up(node)
+    until(lambda: ids(peer) == ids(node) == known, "both have all")
+    assert proxy.repeated >= 4
+    assert peer.max_seq() == len(known)  # and nothing twice

@@ -1,5 +1,7 @@
 """Two real nodes and a link: what one takes, the other has, and the two know it."""
 
+import json
+
 from nodes import caught_up, ids, link, shown, until
 
 
@@ -86,3 +88,27 @@ async def test_the_checkpoint_of_a_live_link_moves_with_a_peer_that_only_removes
     follower.start()
     assert caught_up(follower)["repairs"] == 0
     assert ids(follower) == {event["id"] for event in events}
+
+
+async def test_an_import_over_a_log_that_has_something_keeps_every_token_true(start_node, connect, author, tmp_path):
+    source, follower, fed = start_node(), start_node(), start_node()
+    before = await publish(connect, source, [author.event(content=f"before {number}") for number in range(20)])
+    link(follower, source.url)
+    link(source, fed.url, direction="push")
+    stood = caught_up(follower)["pull"]["contiguous"]
+    caught_up(source)
+    epoch = source.info()["changes_feed"]["epoch"]
+    source.stop()
+    dump = [author.event(content=f"imported {number}", created_at=1_600_000_000 + number) for number in range(30)]
+    (tmp_path / "dump.jsonl").write_text("".join(f"{json.dumps(event)}\n" for event in dump))
+    assert source.cli("import", str(tmp_path / "dump.jsonl")).returncode == 0
+    source.start()
+    for node in (follower, source):
+        node.admin("POST", "links/up/resume")
+    everything = before | {event["id"] for event in dump}
+    until(lambda: ids(follower) == ids(fed) == everything, "what was imported")
+    after = caught_up(follower)
+    assert (after["repairs"], source.info()["changes_feed"]["epoch"]) == (0, epoch)
+    assert after["pull"]["contiguous"]["epoch"] == stood["epoch"] == epoch
+    assert (stood["position"], after["pull"]["contiguous"]["position"]) == ("20", "50")
+    assert caught_up(source)["repairs"] == 0

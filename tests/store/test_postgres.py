@@ -20,6 +20,7 @@ from anabranch.store import postgres_schema, schema
 from anabranch.store.contract import Offer, StoreBusy, Stored, StoreError, TooSlow
 from anabranch.store.postgres import PostgresStore
 from anabranch.store.postgres_connection import Address, loaded_text, stored_text, translated
+from anabranch.store.postgres_schema import VERSION
 from anabranch.store.sql_feed import feed_page
 
 MORE_READS = {
@@ -184,7 +185,7 @@ def test_a_database_of_a_newer_release_is_refused_and_not_held(open_store, postg
         assert not isinstance(refusal.value, StoreBusy)
     with pytest.raises(StoreError, match="use the newer release"):
         PostgresStore.inspect(url)
-    postgres.run("UPDATE anabranch_schema SET version = 1", url)
+    postgres.run(f"UPDATE anabranch_schema SET version = {VERSION}", url)
     open_store()
 
 

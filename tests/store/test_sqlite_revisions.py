@@ -206,13 +206,13 @@ def test_what_was_changed_behind_the_stores_back_is_found(folder: Path, change: 
     assert all(finding.advice for finding in findings.found)
 
 
-LINKS = ("links", "link_transitions", "dead_letters", "echoes")
+LATER = ("links", "link_transitions", "dead_letters", "echoes", "told")
 
 
 def as_the_release_before(folder: Path) -> None:
     """What a file of schema 1 is: one without the tables of revisions and of links."""
     connection = apsw.Connection(str(folder / DATABASE))
-    for table in ("revisions", "parents", "removals", "vanished", *LINKS):
+    for table in ("revisions", "parents", "removals", "vanished", *LATER):
         connection.execute(f"DROP TABLE {table}")
     connection.pragma("user_version", 1)
     connection.close()
@@ -238,7 +238,7 @@ def test_a_file_of_the_release_before_is_brought_up_with_all_that_is_in_it(tmp_p
 def as_schema_2(folder: Path) -> None:
     """There, only the removals of revisions stood in the log, and nothing was known of links."""
     connection = apsw.Connection(str(folder / DATABASE))
-    for table in LINKS:
+    for table in LATER:
         connection.execute(f"DROP TABLE {table}")
     connection.execute(
         "CREATE TABLE before (position INTEGER PRIMARY KEY, target INTEGER NOT NULL, recipient TEXT NOT NULL, "

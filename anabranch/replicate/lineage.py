@@ -1,0 +1,107 @@
+"""Lineage: what revisions stand on that a peer compacted before it reached us. No I/O.
+
+A head whose parent is missing may hide that an older revision here is none. So the names of missing parents are asked
+for, and what a peer says of them is taken down as hearsay: it counts only while something that is here descends from
+it. What it names in turn is asked for too, until nothing is missing or the peer knows no more. A peer is asked for a
+name once on a connection, and for so many at the most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from anabranch.core.revisions import GIFT_WRAP, Ancestor, Name
+from anabranch.core.scope import Scope
+from anabranch.core.token import START, Position
+from anabranch.replicate.effects import LoadMissing
+from anabranch.wire import dialogue
+from anabranch.wire.dialogue import Answer, Compacted, Effect, FeedError, Finish, Replayed, Send
+
+ASKED_MAX = 10_000  # names on one connection
+NAMES_A_REQUEST = 100
+
+
+class Lineage:
+    """What one link has looked at, and what it lacks; the peer is asked again on every connection."""
+
+    def __init__(self, scope: Scope) -> None:
+        kinds_fit = scope.kinds is None or GIFT_WRAP in scope.kinds
+        self.carried = kinds_fit and scope.authors is None and scope.collections is None
+        """Whether the link carries revisions at all, all of a document or none."""
+        self._scope = scope
+        self._looked = START
+        self._lacking: dict[Name, None] = {}
+        self._asked: set[Name] = set()
+
+    def reconnected(self) -> None:
+        self._asked.clear()
+
+    def load(self, also: Sequence[Name] = ()) -> LoadMissing:
+        return LoadMissing(self._looked, (*self._lacking, *also))
+
+    def loaded(self, looked: Position, lacking: Sequence[Name]) -> None:
+        scope = self._scope
+        self._looked = looked
+        wanted = (
+            name
+            for name in lacking
+            if (scope.recipients is None or name.recipient in scope.recipients)
+            and (scope.documents is None or name.coordinate in scope.documents)
+        )
+        self._lacking = dict.fromkeys(list(wanted)[:ASKED_MAX])
+
+    def request(self, subscription: str) -> Request | None:
+        """The next names to ask for, of one recipient; None: there is nothing more to ask on this connection."""
+        open = [name for name in self._lacking if name not in self._asked]
+        if not open or len(self._asked) >= ASKED_MAX:
+            return None
+        some = [name for name in open if name.recipient == open[0].recipient][:NAMES_A_REQUEST]
+        self._asked.update(some)
+        return Request(subscription, some)
+
+    def refused(self) -> None:
+        """This peer does not speak of such things."""
+        self._asked.update(self._lacking)
+
+
+class Request:
+    """A question for some ancestors. `found` holds what the peer said of them when it has finished."""
+
+    def __init__(self, subscription: str, names: Sequence[Name]) -> None:
+        self.found: list[Ancestor] = []
+        self.refused = False
+        self._subscription = subscription
+        self._names = set(names)
+
+    def start(self) -> list[Effect]:
+        asked = {
+            "mode": "compacted",
+            "#p": [next(iter(self._names)).recipient],
+            "#d": sorted({name.coordinate for name in self._names}),
+            "#r": sorted({name.revision for name in self._names}),
+        }
+        return [Send(dialogue.changes(self._subscription, asked))]
+
+    def hear(self, answer: Answer) -> list[Effect] | None:
+        if getattr(answer, "subscription", None) != self._subscription:
+            return None
+        match answer:
+            case Compacted(_, ancestor) if ancestor.name in self._names:
+                self._names.discard(ancestor.name)
+                self.found.append(ancestor)
+                return []
+            case Replayed():
+                return [Finish()]
+            case FeedError():
+                self.refused = True
+                return [Finish()]
+        return None
+
+    def silence(self) -> list[Effect] | None:
+        return None
+
+    def lost(self, oversized: bool) -> list[Effect] | None:
+        return None
+
+    def again(self) -> list[Effect]:
+        return self.start()

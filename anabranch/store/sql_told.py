@@ -1,0 +1,119 @@
+"""Revisions that are only heard of: a peer has compacted them, and says what they named as parents.
+
+Nothing proves it, and nothing has to: a wrap is signed by a key that nobody knows, so whoever could lie here could as
+well have made the wrap. A revision that is heard of counts like one that was removed (`revisions.named`): only while a
+stored one descends from it, and no longer once it comes itself. It is in no feed, in no set, and known under no id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+from anabranch.core.changes import RevisionQuery
+from anabranch.core.nostr import is_hex
+from anabranch.core.operation import Family, document_key
+from anabranch.core.revisions import Ancestor, Name
+from anabranch.core.token import Position
+from anabranch.store.contract import TOLD_MAX
+from anabranch.store.sql import Database, chunks, marks
+from anabranch.store.sql_revisions import Edges
+
+ROWS_A_PAGE = 2_000
+
+
+class ToldKeeper:
+    _db: Database
+    _anything_removed: bool
+
+    def _changing(self) -> AbstractContextManager[None]:
+        raise NotImplementedError
+
+    def _all(self, sql: str, bindings: Sequence[Any] = ()) -> list[Any]:
+        raise NotImplementedError
+
+    def tell(self, ancestors: Sequence[Ancestor]) -> None:
+        """Take down what a peer says of revisions that are not here. What was told first stands."""
+        with self._changing():
+            room = TOLD_MAX - int(self._all("SELECT count(*) FROM told")[0][0])
+            documents: dict[bytes, None] = {}
+            for one in ancestors[: max(room, 0)]:
+                document = document_key(Family.REVISION, one.recipient, 0, one.coordinate)
+                revision, parents = bytes.fromhex(one.revision), b"".join(map(bytes.fromhex, one.parents))
+                told = self._all(
+                    "INSERT INTO told (document, revision, recipient, coordinate, parents) VALUES (?, ?, ?, ?, ?) "
+                    "ON CONFLICT (document, revision) DO NOTHING RETURNING number",
+                    (document, revision, one.recipient, one.coordinate, parents),
+                )
+                if told:
+                    documents[document] = None
+            for document in documents:
+                self._anything_removed = True
+                Edges(self._db, document).rebuild()
+
+
+class ToldReader:
+    def _rows(self, sql: str, bindings: Sequence[Any] = ()) -> list[Any]:
+        raise NotImplementedError
+
+    def told(self, document: bytes) -> list[Ancestor]:
+        """The revisions of a document that are only heard of."""
+        rows = self._rows("SELECT recipient, coordinate, revision, parents FROM told WHERE document = ?", (document,))
+        return [_ancestor(row) for row in rows]
+
+    def ancestors(self, query: RevisionQuery) -> list[Ancestor]:
+        """Of the revisions that a query names: those whose payload is compacted, and those that are only heard of."""
+        names = sorted(bytes.fromhex(one) for one in query.revisions or () if is_hex(one, 64))
+        found: dict[tuple[str, str], Ancestor] = {}
+        for some in chunks(names, 256):
+            rows = self._rows(
+                "SELECT recipient, coordinate, revision, parents FROM told "
+                f"WHERE revision IN ({marks(some)}) AND recipient = ?",
+                (*some, query.recipient),
+            )
+            rows += self._rows(
+                "SELECT r.recipient, o.coordinate, r.revision, r.parents "
+                "FROM revisions r INDEXED BY revision_by_name JOIN operations o ON o.position = r.position "
+                f"WHERE r.revision IN ({marks(some)}) AND r.recipient = ? AND o.state = 1",
+                (*some, query.recipient),
+            )
+            for one in map(_ancestor, rows):
+                if query.coordinates is None or one.coordinate in query.coordinates:
+                    found[one.coordinate, one.revision] = one
+        return [found[key] for key in sorted(found)]
+
+    def missing_parents(self, after: Position, also: Sequence[Name] = ()) -> tuple[Position, list[Name]]:
+        """What stored revisions after a position name as parents and is not here in any form; and how far was looked.
+
+        `also` are names that are looked up besides. Where the first of both is `after`, there is nothing further on.
+        """
+        rows = self._rows(
+            "SELECT r.position, r.recipient, o.coordinate, r.parents FROM revisions r "
+            "JOIN operations o ON o.position = r.position "
+            "WHERE r.position > ? AND o.state <> 2 ORDER BY r.position LIMIT ?",
+            (after, ROWS_A_PAGE),
+        )
+        named = dict.fromkeys(also)
+        for _, recipient, coordinate, parents in rows:
+            named.update(dict.fromkeys(Name(recipient, coordinate, parent) for parent in _split(parents)))
+        keys = {
+            (document_key(Family.REVISION, name.recipient, 0, name.coordinate), bytes.fromhex(name.revision)): name
+            for name in named
+        }
+        for some in chunks(list(keys), 128):
+            pairs, values = ",".join(["(?,?)"] * len(some)), [value for key in some for value in key]
+            for table in ("revisions", "told"):
+                for document, revision in self._rows(
+                    f"SELECT document, revision FROM {table} WHERE (document, revision) IN (VALUES {pairs})", values
+                ):
+                    keys.pop((bytes(document), bytes(revision)), None)
+        return Position(rows[-1][0]) if rows else after, list(keys.values())
+
+
+def _ancestor(row: Any) -> Ancestor:
+    return Ancestor(row[0], row[1], row[2].hex(), tuple(_split(row[3])))
+
+
+def _split(joined: bytes) -> list[str]:
+    return [joined[at : at + 32].hex() for at in range(0, len(joined), 32)]

@@ -3,7 +3,7 @@
 A head whose parent is missing may hide that an older revision here is none. So the names of missing parents are asked
 for, and what a peer says of them is taken down as hearsay: it counts only while something that is here descends from
 it. What it names in turn is asked for too, until nothing is missing or the peer knows no more. A peer is asked for a
-name once on a connection, and for so many at the most.
+name once with every comparison, as it may have learnt or compacted it since, and for so many at the most.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from anabranch.replicate.effects import LoadMissing
 from anabranch.wire import dialogue
 from anabranch.wire.dialogue import Answer, Compacted, Effect, FeedError, Finish, Replayed, Send
 
-ASKED_MAX = 10_000  # names on one connection
+ASKED_MAX = 10_000  # names with one comparison
 NAMES_A_REQUEST = 100
 
 
 class Lineage:
-    """What one link has looked at, and what it lacks; the peer is asked again on every connection."""
+    """What one link has looked at, and what it lacks; the peer is asked again with every comparison."""
 
     def __init__(self, scope: Scope) -> None:
         kinds_fit = scope.kinds is None or GIFT_WRAP in scope.kinds
@@ -33,11 +33,13 @@ class Lineage:
         self._lacking: dict[Name, None] = {}
         self._asked: set[Name] = set()
 
-    def reconnected(self) -> None:
+    def begin(self) -> LoadMissing:
         self._asked.clear()
+        return self.load()
 
     def load(self, also: Sequence[Name] = ()) -> LoadMissing:
-        return LoadMissing(self._looked, (*self._lacking, *also))
+        self._lacking.update(dict.fromkeys(also))  # also where the connection is lost before they are looked up
+        return LoadMissing(self._looked, tuple(self._lacking))
 
     def loaded(self, looked: Position, lacking: Sequence[Name]) -> None:
         scope = self._scope
@@ -51,7 +53,7 @@ class Lineage:
         self._lacking = dict.fromkeys(list(wanted)[:ASKED_MAX])
 
     def request(self, subscription: str) -> Request | None:
-        """The next names to ask for, of one recipient; None: there is nothing more to ask on this connection."""
+        """The next names to ask for, of one recipient; None: there is nothing more to ask now."""
         open = [name for name in self._lacking if name not in self._asked]
         if not open or len(self._asked) >= ASKED_MAX:
             return None

@@ -89,7 +89,6 @@ class Link:
 
     def _clear(self) -> None:
         """What belongs to one connection."""
-        self._lineage.reconnected()
         self.pusher: Pusher | None = None
         self.round: Round | None = None
         self._introduction = Introduction(None, self.spec.peer, self._wall)

@@ -275,7 +275,7 @@ class Round:
             self.step = Step.DONE
             return []
         self.step = Step.TRACING
-        return [self._lineage.load()]
+        return [self._lineage.begin()]
 
     def _told(self, request: Request) -> list[Effect]:
         assert self._lineage is not None

@@ -194,9 +194,8 @@ class Checks:
         wanted = set().union(*self.acknowledged.values()) if self.acknowledged else set()
         for host in hosts:
             for id in sorted(wanted - self.holding[host.name] - self.excused):
-                if compacted and any(id in self.holding[other.name] for other in hosts):
-                    continue
-                if not self.stands_for(host, id):
+                known_to = hosts if compacted else [host]
+                if not any(id in self.holding[one.name] or self.stands_for(one, id) for one in known_to):
                     self.breach(f"{host.name} never got {id[:8]} (kind {self.made[id].event.kind})")
 
     def heads_are_right(self, host: Host) -> None:
@@ -211,14 +210,32 @@ class Checks:
             if {id for id, _, head in versions if head} != right:
                 self.breach(f"{host.name} has the wrong heads of a document with {len(versions)} versions")
         self._replaceables_are_right(host)
-        named: dict[bytes, set[bytes]] = {}
+        self._revisions_are_right(host)
+
+    def _revisions_are_right(self, host: Host) -> None:
+        """A head is what nothing that is stored stands on, also by way of what is only heard of."""
         revisions = host.store.connection.execute(
             "SELECT r.document, r.revision, r.parents, o.head FROM revisions r JOIN operations o USING (position)"
         ).fetchall()
-        for document, _, parents, _ in revisions:
-            named.setdefault(document, set()).update(parents[at : at + 32] for at in range(0, len(parents), 32))
+        stored = {(document, revision) for document, revision, _, _ in revisions}
+        heard_of = {
+            (document, revision): parents
+            for document, revision, parents in host.store.connection.execute(
+                "SELECT document, revision, parents FROM told"
+            )
+            if (document, revision) not in stored
+        }
+        named: set[tuple[bytes, bytes]] = set()
+        open = [(document, parents) for document, _, parents, _ in revisions]
+        while open:
+            document, parents = open.pop()
+            for at in range(0, len(parents), 32):
+                name = document, parents[at : at + 32]
+                if name not in named:
+                    named.add(name)
+                    open.append((document, heard_of.get(name, b"")))
         for document, revision, _, head in revisions:
-            if bool(head) == (revision in named[document]):
+            if bool(head) == ((document, revision) in named):
                 self.breach(
                     f"{host.name} is wrong about {revision.hex()[:8]}, which it calls {'a' if head else 'no'} head"
                 )

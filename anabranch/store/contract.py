@@ -319,7 +319,8 @@ class Reader(Protocol):
     def missing_parents(self, after: Position, also: Sequence[Name] = ()) -> tuple[Position, list[Name]]:
         """What stored revisions after a position name as parents and is not here in any form; and how far was looked.
 
-        `also` are names that are looked up besides. Where the first of both is `after`, there is nothing further on.
+        From the start on, also what is only heard of. `also` are names that are looked up besides. Where the first of
+        both is `after`, there is nothing further on.
         """
         ...
 

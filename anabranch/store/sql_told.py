@@ -15,7 +15,7 @@ from anabranch.core.changes import RevisionQuery
 from anabranch.core.nostr import is_hex
 from anabranch.core.operation import Family, document_key
 from anabranch.core.revisions import Ancestor, Name
-from anabranch.core.token import Position
+from anabranch.core.token import START, Position
 from anabranch.store.contract import TOLD_MAX
 from anabranch.store.sql import Database, chunks, marks
 from anabranch.store.sql_revisions import Edges
@@ -86,7 +86,8 @@ class ToldReader:
     def missing_parents(self, after: Position, also: Sequence[Name] = ()) -> tuple[Position, list[Name]]:
         """What stored revisions after a position name as parents and is not here in any form; and how far was looked.
 
-        `also` are names that are looked up besides. Where the first of both is `after`, there is nothing further on.
+        From the start on, also what is only heard of. `also` are names that are looked up besides. Where the first of
+        both is `after`, there is nothing further on.
         """
         rows = self._rows(
             "SELECT r.position, r.recipient, o.coordinate, r.parents FROM revisions r "
@@ -95,7 +96,8 @@ class ToldReader:
             (after, ROWS_A_PAGE),
         )
         named = dict.fromkeys(also)
-        for _, recipient, coordinate, parents in rows:
+        heard_of = self._rows("SELECT number, recipient, coordinate, parents FROM told") if after == START else []
+        for _, recipient, coordinate, parents in (*rows, *heard_of):
             named.update(dict.fromkeys(Name(recipient, coordinate, parent) for parent in _split(parents)))
         keys = {
             (document_key(Family.REVISION, name.recipient, 0, name.coordinate), bytes.fromhex(name.revision)): name

@@ -114,6 +114,7 @@ def test_missing_parents_are_those_that_are_here_in_no_form(opened: Opened):
     opened.writer.tell([heard(B, E)])
     also = [Name(P, "A", E), Name(P, "A", B), Name(P, "A", A)]
     assert opened.reader.missing_parents(Position(0), also) == (2, [Name(P, "A", E)])
+    assert opened.reader.missing_parents(Position(0)) == (2, [Name(P, "A", E)])  # after a restart nobody remembers it
 
 
 @st.composite

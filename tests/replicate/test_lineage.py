@@ -137,12 +137,22 @@ def test_it_asks_on_until_nothing_is_missing_and_believes_only_what_it_asked_for
     assert [asked["#r"] for asked in peer.asked] == [[rid(1)], [rid(2)], [rid(3)]]
 
 
-def test_a_name_is_asked_for_once_on_a_connection_and_again_on_the_next():
+def test_a_name_is_asked_for_with_every_comparison():
     peer = Telling([NOTE])
-    drive = Lacking(peer, [name("d", 1), name("d", 2, p=Q)]).run(2_000)
+    drive = Lacking(peer, [name("d", 1), name("d", 2, p=Q)]).run(1)
     assert sorted(asked["#p"][0] for asked in peer.asked) == [P, Q]
-    drive.cut().run(30)
-    assert len(peer.asked) == 4 and drive.link.caught_up
+    peer.says = [said("d", 1, 3)]  # what it did not know then
+    drive.run(1_000)
+    assert [one.revision for one in drive.heard] == [rid(1)] and drive.link.caught_up
+    assert len(peer.asked) > 4
+
+
+def test_what_was_heard_of_before_a_cut_is_asked_for_after_it():
+    lineage = Lineage(Scope())
+    lineage.loaded(Position(1), [name("d", 1)])
+    assert lineage.request("s") is not None
+    lineage.load([name("d", 2)])  # its answer never comes
+    assert name("d", 2) in lineage.begin().also
 
 
 def test_a_peer_that_does_not_speak_of_it_is_followed_all_the_same():

@@ -96,6 +96,8 @@ class PostgresServer:
             self._process = None
 
     def restart(self) -> None:
+        if self._operator is not None:
+            self._operator.close()  # its connection would end with the server
         self.stop()
         self.start()
 

@@ -383,7 +383,8 @@ class World:
 
 
 def _by(pubkey: str, made: dict[str, Operation]) -> Callable[[str], bool]:
-    return lambda id: made[id].event.pubkey == pubkey
+    """Whether an operation is one of theirs. What died with its commit is in a log, and nobody here has seen it yet."""
+    return lambda id: (one := made.get(id)) is not None and one.event.pubkey == pubkey
 
 
 class _Complaints(logging.Handler):

@@ -91,7 +91,15 @@ def test_without_a_settings_file_a_closed_terminal_ends_the_node_cleanly(start_n
     node.stop()
     ours, its = os.openpty()
     command = [ANABRANCH, "serve", "--host", "127.0.0.1", "--port", str(node.port), "--data", str(node.data)]
-    process = subprocess.Popen(command, env=node.env, stdin=its, stdout=its, stderr=its, start_new_session=True)
+    process = subprocess.Popen(
+        command,
+        env=node.env,
+        stdin=its,
+        stdout=its,
+        stderr=its,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # the tests themselves may run under nohup
+    )
     node.process = process
     node._await_ready()
     os.close(its)

@@ -23,7 +23,7 @@ from pyspark.sql import types as t
 from anabranch.core.operation import State
 from anabranch.pipeline.delta import filesystem
 from anabranch.pipeline.frontier import numbered
-from anabranch.pipeline.jobs.digests import SUMMED, added_up, binary
+from anabranch.pipeline.jobs.digests import SUMMED, added_up, binary, together
 from anabranch.pipeline.known import identity
 from anabranch.pipeline.lake import Lake
 from anabranch.pipeline.replicas import Scope
@@ -40,6 +40,11 @@ RETAINED, REMOVED = STATES[State.RETAINED], STATES[State.REMOVED]
 
 _SIGNATURE = r'"sig"\s*:\s*"(?P<sig>[0-9a-f]{128})"'
 """Only the signature itself is written so: inside a text every quote has a backslash before it."""
+
+_BEFORE = ',"sig":"'
+_END = f'^{_BEFORE}[0-9a-f]{{128}}"}}$'
+_END_BYTES = len(_BEFORE) + 128 + 2
+"""Likewise: at the end of an event it can be nothing else."""
 
 SUMS = t.StructType(
     [
@@ -79,14 +84,19 @@ class Part(msgspec.Struct, frozen=True):
     now: int
 
     def sums(self) -> Iterator[pa.RecordBatch]:
-        """Rows of `SUMS`."""
+        """Rows of `SUMS`, one for each name."""
+        found = []
         for table in self._known(_NAMED):
             there = table.filter(pc.invert(table["expired"]))
             served = there.filter(pc.equal(there["state"], RETAINED))
             copies = b"".join(there["copy"].to_pylist())
-            yield from self._summed(WHOLE, pa.repeat("", served.num_rows), binary(served["id"]))
-            yield from self._summed(NAMESPACE, pc.coalesce(there["recipient"], there["author"]), copies)
-            yield from self._summed(CELL, _cells(there), copies)
+            found.append(_summed(WHOLE, pa.repeat("", served.num_rows), binary(served["id"])))
+            found.append(_summed(NAMESPACE, pc.coalesce(there["recipient"], there["author"]), copies))
+            found.append(_summed(CELL, _cells(there), copies))
+        if found:
+            summed = together(pa.concat_tables(found), ["of", "name"])
+            summed = summed.append_column("replica", self._number(summed.num_rows))
+            yield from summed.select(SUMS.names).cast(_SUMS).to_batches()
 
     def rows(self, cells: pa.Array) -> Iterator[pa.RecordBatch]:
         """Rows of `ROWS`: all that is in some cells."""
@@ -103,13 +113,6 @@ class Part(msgspec.Struct, frozen=True):
             columns = [added[name] if name in added else table[name] for name in _ROWS.names]
             yield from pa.table(columns, names=_ROWS.names).cast(_ROWS).to_batches()
 
-    def _summed(self, of: str, name: pa.Array, ids: bytes) -> Iterator[pa.RecordBatch]:
-        summed = added_up({"name": name}, ids)
-        columns = {"replica": self._number(summed.num_rows), "of": pa.repeat(of, summed.num_rows)}
-        for name, column in columns.items():
-            summed = summed.append_column(name, column)
-        yield from summed.select(SUMS.names).cast(_SUMS).to_batches()
-
     def _number(self, count: int) -> pa.Array:
         return pa.repeat(pa.scalar(self.replica, pa.int32()), count)
 
@@ -117,8 +120,8 @@ class Part(msgspec.Struct, frozen=True):
         """All that the replica knows in the scope: operations a file at a time, then each fact once."""
         for uri in self.operations:
             table = self._read(uri, [*columns, "raw"], cells)
-            signature = pc.struct_field(pc.extract_regex(table["raw"], _SIGNATURE), "sig").fill_null("")
-            yield self._completed(table.append_column("state", pa.repeat(RETAINED, table.num_rows)), signature)
+            signatures = _signatures(table["raw"])
+            yield self._completed(table.append_column("state", pa.repeat(RETAINED, table.num_rows)), signatures)
         if self.facts:
             table = pa.concat_tables([self._read(uri, [*columns, "state"], cells) for uri in self.facts])
             told, _ = numbered(_joined(table["id"], table["state"]))
@@ -154,6 +157,21 @@ def parts(number: int, lake: Lake, scope: Scope, now: int, together: bool) -> li
         return Part(number, bucket, *own, scope, now)
 
     return [part(None)] if together else [part(bucket) for bucket in (*BUCKETS, "")]
+
+
+def _summed(of: str, name: pa.Array, ids: bytes) -> pa.Table:
+    summed = added_up({"name": name}, ids)
+    return summed.append_column("of", pa.repeat(of, summed.num_rows))
+
+
+def _signatures(raw: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The signature of each event. Nearly all end with it, and are not searched."""
+    end = pc.binary_slice(raw.cast(pa.binary()), -_END_BYTES)
+    ends, found = pc.match_substring_regex(end, _END), pc.binary_slice(end, len(_BEFORE), -2)
+    if not pc.all(ends, min_count=0).as_py():
+        searched = pc.struct_field(pc.extract_regex(raw, _SIGNATURE), "sig").fill_null("")
+        found = pc.if_else(ends, found, searched.cast(pa.binary()))
+    return found.cast(pa.string())
 
 
 def _cells(table: pa.Table) -> pa.ChunkedArray:

@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+import pytest
 from logs import AUTHORS, START, WRAPS, bad_lines, make_store, random_history, revision, snapshot
 from test_ingest import dump
 
@@ -12,16 +13,17 @@ from anabranch.core import nostr
 from anabranch.core.nostr import Limits, serialise
 from anabranch.core.operation import Family, KindPolicy, Operation, classify
 from anabranch.core.token import Position
+from anabranch.pipeline.jobs import audit as auditing
+from anabranch.pipeline.jobs import ingest as ingesting
 from anabranch.pipeline.jobs.audit import Audit, Findings, no_epoch_in_common
 from anabranch.pipeline.jobs.ingest import ingest
 from anabranch.pipeline.lake import Lake
-from anabranch.pipeline.replicas import Kind, Reading, Replica, Scope
+from anabranch.pipeline.replicas import Kind, Replica, Scope
 from anabranch.store.sqlite import SqliteStore
 
 Lakes = Callable[[], Lake]
 Looks = Callable[..., tuple[Audit, list[Replica]]]
 NOW = START + 1_000_000
-READING = Reading()
 
 
 def operations(lines: Iterable[bytes]) -> list[Operation]:
@@ -73,6 +75,25 @@ def test_all_that_each_lacks_is_found_and_only_that(look: Looks, tmp_path: Path)
     assert 0 < findings.heads == found.heads.select("document").distinct().count()
     assert findings.digests[names[0]] != findings.digests[names[1]]
     assert (findings.positions, findings.epochs, findings.behind, findings.resigned) == (0, [], [], 0)
+
+
+@pytest.mark.parametrize("above", [0, 10_000])
+def test_tasks_find_the_same_as_this_process_in_files_by_bucket_and_in_mixed_ones(
+    look: Looks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, above: int
+):
+    """Of replicas with facts, of which one lacks some lines of every family."""
+    monkeypatch.setattr(ingesting, "BUCKETS_ABOVE", above)
+    lines = random_history(51, 150)
+    make_store(tmp_path / "data", lines)
+    store = SqliteStore.open(tmp_path / "data", "OFF")
+    store.writer.compact([Position(number) for number in range(1, 60)])
+    store.close()
+    found, replicas = look(str(tmp_path / "data"), dump(tmp_path, "x.jsonl", lines[::2]))
+    monkeypatch.setattr(auditing, "FEW", 0)
+    again = auditing.audit(replicas, NOW)
+    assert again.findings == found.findings and not found.findings.converged
+    assert [missing(again, number) for number in (0, 1)] == [missing(found, number) for number in (0, 1)]
+    assert min(findings.compacted[replicas[0].name] for findings in (again.findings, found.findings)) > 0
 
 
 def test_the_same_set_in_any_order_and_place_has_converged_by_its_digests(look: Looks, new_lake: Lakes, tmp_path: Path):

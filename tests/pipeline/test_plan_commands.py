@@ -24,6 +24,7 @@ def lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     return [serialise(event) + b"\n" for event in events]
 
 
+@pytest.mark.timeout(400)
 def test_an_audit_exits_with_3_until_nothing_is_missing(lines: list[bytes], spark: SparkSession, command: Command):
     Path("a.jsonl").write_bytes(b"".join(lines[:-4]))
     Path("b.jsonl").write_bytes(b"".join(lines[1:]))

@@ -142,8 +142,8 @@ def compacted_by_the_node(folder: Path, policy: Policy) -> dict[str, set[str]]:
     return {reason: ids for reason, ids in gone.items() if ids}
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_a_plan_is_what_the_node_itself_would_do(new_lake: Lakes, tmp_path: Path, seed: int):
+@pytest.mark.parametrize("seed, from_files", [(0, True), (1, False), (2, True)])
+def test_a_plan_is_what_the_node_itself_would_do(new_lake: Lakes, tmp_path: Path, seed: int, from_files: bool):
     """Both families, with something compacted, removed and expired before, under every policy."""
     lines = forgetful_history(seed)
     make_store(tmp_path / "data", lines[:100])
@@ -151,7 +151,8 @@ def test_a_plan_is_what_the_node_itself_would_do(new_lake: Lakes, tmp_path: Path
     make_store(tmp_path / "data", lines[100:])
     lake = new_lake()
     ingest(lake, [str(tmp_path / "data")])
-    standing = job.standing(lake.operations(), lake.facts(), NOW).localCheckpoint()
+    where = job.standing_of(lake, NOW) if from_files else job.standing(lake.operations(), lake.facts(), NOW)
+    standing = where.localCheckpoint()
     seen: set[str] = set()
     for number, policy in enumerate(POLICIES):
         copy = shutil.copytree(tmp_path / "data", tmp_path / f"copy-{number}")

@@ -36,6 +36,7 @@ from anabranch.pipeline.schema import FAMILIES, STATES, arrow
 EXAMPLES = 10
 FEW = 20_000
 """So many differences are kept at hand; more stay where they were found."""
+TASKS_A_CORE = 4
 EVERYTHING = Scope()
 OTHER_ID = "id does not match"
 """How the reason begins for what was altered after it was signed."""
@@ -163,7 +164,8 @@ class _Parts(msgspec.Struct, frozen=True):
                 for number in batch.column(0).to_pylist():
                     yield from of(every[number])
 
-        return self.spark.range(0, len(every), 1, len(every)).mapInArrow(task, schema)
+        tasks = min(len(every), TASKS_A_CORE * self.spark.sparkContext.defaultParallelism)
+        return self.spark.range(0, len(every), 1, tasks).mapInArrow(task, schema)
 
 
 def _compare(parts: _Parts, replicas: Sequence[Replica], findings: Findings) -> list[str]:

@@ -75,8 +75,13 @@ def added_up(by: Mapping[str, pa.Array], ids: bytes) -> pa.Table:
     words = np.frombuffer(ids, f"<u{WORD_BITS // 8}").reshape(-1, len(WORDS)).astype(np.int64)
     columns = {**by, **{name: pa.array(words[:, number]) for number, name in enumerate(WORDS)}}
     columns["items"] = pa.array(np.ones(len(words), np.int64))
-    summed = pa.table(columns).group_by(list(by), use_threads=False).aggregate([(name, "sum") for name in SUMMED])
-    return summed.rename_columns([name.removesuffix("_sum") for name in summed.column_names])
+    return together(pa.table(columns), list(by))
+
+
+def together(sums: pa.Table, by: list[str]) -> pa.Table:
+    """Sums of sums: a row for each value of `by`."""
+    found = sums.group_by(by, use_threads=False).aggregate([(name, "sum") for name in SUMMED])
+    return found.rename_columns([name.removesuffix("_sum") for name in found.column_names])
 
 
 def total(words: Sequence[int]) -> bytes:

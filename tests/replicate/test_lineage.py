@@ -189,6 +189,6 @@ def test_a_peer_that_makes_up_ancestors_without_end_is_asked_only_so_often():
     while (request := lineage.request("s")) is not None:
         asked += 1
         names = json.loads(request.start()[0].message)[2]["#r"]
-        made_up = [Name(P, "d", rid(f"{one} {at}")) for one in names for at in range(1_000)]
+        made_up = [Name(P, "d", rid(f"{one} {at}")) for one in names for at in range(50)]
         lineage.loaded(Position(1), [*lineage.load(made_up).also])
     assert asked <= ASKED_MAX // 100 + 2

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import duckdb
+import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
@@ -64,6 +65,7 @@ def run(setting: Setting) -> Report:
     history, more = _history(plan)
     data = _store(history)
     cores = len(os.sched_getaffinity(0))
+    pa.set_memory_pool(pa.system_memory_pool())  # as the workers have it
     with store() as folder:
         started = time.perf_counter()
         spark = session(f"local[{cores},4]", {"spark.driver.memory": "4g"})

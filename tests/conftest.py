@@ -20,6 +20,13 @@ settings.register_profile(
 )
 settings.load_profile("anabranch")
 
+LONG = ("sim", "pipeline")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes longest begins first, so that no worker is left alone with it in the end."""
+    items.sort(key=lambda item: next((at for at, name in enumerate(LONG) if name in item.path.parts), len(LONG)))
+
 
 @pytest.fixture(scope="session")
 def shared_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:

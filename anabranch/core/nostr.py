@@ -107,9 +107,8 @@ def parse(raw: bytes | memoryview | msgspec.Raw, limits: Limits) -> tuple[Event,
     if not 0 <= event.created_at <= TIMESTAMP_MAX:
         raise Invalid("created_at must be a unix timestamp in seconds")
     within(event, limits)
-    for tag in event.tags:
-        if not tag:
-            raise Invalid("a tag must have a name")
+    if [] in event.tags:
+        raise Invalid("a tag must have a name")
     if not (is_hex(event.pubkey, 64) and is_hex(event.sig, 128)):
         raise Invalid("pubkey and sig must be lower-case hex of 64 and 128 characters")
     signed = preimage(event.pubkey, event.created_at, event.kind, event.tags, event.content)

@@ -163,5 +163,5 @@ def document_key(family: Family, namespace: str, kind: int, coordinate: str) -> 
 
     The namespace stands inside, so a collision can only be made within one.
     """
-    identity = b"%d\0%s\0%d\0%s" % (family, namespace.encode(), kind, coordinate.encode())
-    return hashlib.blake2b(identity, digest_size=16).digest()
+    identity = f"{int(family)}\0{namespace}\0{kind}\0{coordinate}"
+    return hashlib.blake2b(identity.encode(), digest_size=16).digest()

@@ -65,7 +65,7 @@ def is_ancestor(one: Ancestor) -> bool:
 
 def is_revision(event: Event) -> bool:
     """Whether an event means to be a revision. A gift wrap with none of the tags but `p` is an ordinary event."""
-    return event.kind == GIFT_WRAP and any(tag[0] in _TAGS for tag in event.tags)
+    return event.kind == GIFT_WRAP and not _TAGS.isdisjoint([tag[0] for tag in event.tags])
 
 
 def validate(event: Event) -> Facts:
@@ -82,14 +82,15 @@ def validate(event: Event) -> Facts:
             parents[tag[1]] = None
         else:
             single[name] = tag[1]
-    recipient, coordinate, revision = (single.get(name) for name in ("p", "d", "r"))
+    recipient, coordinate, revision = single.get("p"), single.get("d"), single.get("r")
     mtime = single.get("m", "")
     if recipient is None or coordinate is None or revision is None or single.get("op") not in ("put", "del"):
         raise Invalid(MALFORMED)
     if not recipient.isprintable() or not is_hex(revision, 64) or revision in parents:
         raise Invalid(MALFORMED)
-    if not all(is_hex(parent, 64) for parent in parents):
-        raise Invalid(MALFORMED)
+    for parent in parents:
+        if not is_hex(parent, 64):
+            raise Invalid(MALFORMED)
     if len(parents) > PARENTS_MAX or single.get("v", SCHEMA) != SCHEMA:
         raise Invalid(MALFORMED)
     if not (mtime.isascii() and mtime.isdecimal() and len(mtime) <= 16 and int(mtime) <= TIMESTAMP_MAX):

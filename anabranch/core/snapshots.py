@@ -20,6 +20,7 @@ NOTE = 42_061
 KINDS = frozenset({NOTE})
 """The kinds defined so far. The rest of the range is reserved: refused unless configured."""
 
+_SINGLE = frozenset({"d", "o", "c"})
 MALFORMED = "missing or malformed snapshot metadata"
 
 
@@ -38,24 +39,17 @@ class Facts(msgspec.Struct, frozen=True):
 
 def validate(event: Event) -> Facts:
     """The sync metadata of an event, or `Invalid`. Refused, never rewritten."""
-    coordinate = _single(event, "d")
-    action = _single(event, "o")
-    collection = _single(event, "c")
+    single: dict[str, str] = {}
+    for tag in event.tags:
+        if tag[0] in _SINGLE:
+            if len(tag) < 2 or tag[0] in single:  # two of them, or one without a value, say nothing for certain
+                raise Invalid(MALFORMED)
+            single[tag[0]] = tag[1]
+    coordinate, action, collection = single.get("d"), single.get("o"), single.get("c")
     clock = clocks.parse(event.tags)
     if not coordinate or action not in ("put", "del") or collection == "" or clock is None:
         raise Invalid(MALFORMED)
     return Facts(coordinate, action == "del", clock, collection)
-
-
-def _single(event: Event, name: str) -> str | None:
-    """The value of the one tag of that name. Two of them, or one without a value, say nothing for certain."""
-    found: str | None = None
-    for tag in event.tags:
-        if tag[0] == name:
-            if found is not None or len(tag) < 2:
-                raise Invalid(MALFORMED)
-            found = tag[1]
-    return found
 
 
 class Versioned(Protocol):

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from anabranch.core.operation import Removal
 from anabranch.pipeline.feed import Advance, FeedError, Mark, Rows, Span, advance_log, positions
-from anabranch.store.contract import StoreError
+from anabranch.store.contract import Line, StoreError
 from anabranch.store.log_pages import entries_between, told
 from anabranch.store.opening import AnyStore, inspect_store
 from anabranch.store.sqlite import DATABASE
@@ -71,10 +71,12 @@ class StoreFeed:
                 raise FeedError(f"{self.source}: the store was restored meanwhile; run it again")
             rows = Rows(log.stream, log.epoch, self.source)
             for entry in entries_between(reader, span.after, span.until):
-                if isinstance(entry, Removal):
+                if isinstance(entry, Line):
+                    rows.add(entry.position, entry.raw)
+                elif isinstance(entry, Removal):
                     rows.add(entry.position, removed=entry.id)
                 else:
-                    rows.add(entry.position, entry.raw, None if entry.raw is not None else told(entry))
+                    rows.add(entry.position, facts=told(entry))
                 if rows.full:
                     yield from rows.take()
             yield from rows.take()

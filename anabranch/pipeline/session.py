@@ -39,6 +39,8 @@ DEFAULTS = {
     "spark.sql.adaptive.advisoryPartitionSizeInBytes": "32m",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "4000",
     "spark.sql.parquet.compression.codec": "zstd",
+    # Arrow's own allocator gives memory back to the system all the time, and takes it anew, page by page.
+    "spark.executorEnv.ARROW_DEFAULT_MEMORY_POOL": "system",
     "spark.sql.maxConcurrentOutputFileWriters": "40",  # what is split into a few folders is not sorted for it
     # Grouping keeps so many groups in memory before it sorts instead. The default of 128 sorts always.
     "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "100000",

@@ -26,9 +26,8 @@ class File:
 
     def __init__(self, data: bytes = b"") -> None:
         self.data = bytearray(data)
-        self.unsynced: list[
-            tuple[int, bytes, int, int]
-        ] = []  # where, what it was, how long the file was, how long it is
+        self.unsynced: list[tuple[int, bytes | bytearray, int, int]] = []
+        """Where, what it was, how long the file was, how long it is."""
 
     def write(self, at: int, data: bytes) -> None:
         held = self.data
@@ -39,11 +38,11 @@ class File:
             return
         if at > size:
             held.extend(bytes(at - size))
-        self.unsynced.append((at, bytes(held[at:end]) if at < size else b"", size, end))
+        self.unsynced.append((at, held[at:end] if at < size else b"", size, end))
         held[at:end] = data
 
     def truncate(self, size: int) -> None:
-        self.unsynced.append((size, bytes(self.data[size:]), len(self.data), size))
+        self.unsynced.append((size, self.data[size:], len(self.data), size))
         del self.data[size:]
 
     def lose_power(self, random: random.Random) -> int:

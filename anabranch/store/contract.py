@@ -138,6 +138,13 @@ class Facts(msgspec.Struct, frozen=True):
     revision: revisions.Facts | None = None
 
 
+class Line(msgspec.Struct, frozen=True, gc=False):
+    """A retained operation as it stands in the log."""
+
+    position: Position
+    raw: bytes
+
+
 class AccessKey(msgspec.Struct, frozen=True):
     """A secret that lets its holder authenticate on a private node."""
 
@@ -292,6 +299,10 @@ class Reader(Protocol):
 
     def state(self, id: str) -> State | None: ...
     def facts(self, after: Position = START, limit: int = 1000) -> list[Facts]: ...
+    def lines(self, after: Position, limit: int) -> list[Line | Facts]:
+        """The operations after a position: what is retained as it was signed, and of what is not the facts."""
+        ...
+
     def heads(self, document: bytes) -> list[Facts]:
         """The heads of a document that can be fetched."""
         ...

@@ -13,7 +13,7 @@ import msgspec
 
 from anabranch.core.operation import Removal
 from anabranch.core.token import Log, Position
-from anabranch.store.contract import Facts, Reader
+from anabranch.store.contract import Facts, Line, Reader
 
 LINES_MAX = 1_000
 BYTES_MAX = 4 << 20
@@ -45,6 +45,9 @@ class PageEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     removal: Removed | None = None
 
 
+LogEntry = Line | Facts | Removal
+"""What stands in a log: a retained operation, one of which only the facts are there, or the removal of one."""
+
 _encode = msgspec.json.Encoder().encode
 _decode_head = msgspec.json.Decoder(PageHead).decode
 _decode_entry = msgspec.json.Decoder(PageEntry).decode
@@ -60,20 +63,23 @@ def untold(said: bytes) -> Facts:
     return _decode_facts(said)
 
 
-def entries_between(reader: Reader, after: int, until: int, page: int = LINES_MAX) -> Iterator[Facts | Removal]:
+def entries_between(reader: Reader, after: int, until: int, page: int = LINES_MAX) -> Iterator[LogEntry]:
     """All that stands after one position and up to another: the operations, and the removals of operations."""
     while after < until:
-        found = reader.facts(Position(after), page)
+        found = reader.lines(Position(after), page)
         complete_to = Position(until if len(found) < page else min(until, found[-1].position))
         removals = reader.removals(Position(after), complete_to, page)
         if len(removals) == page:
             complete_to = position_of(removals[-1])
-        entries: list[Facts | Removal] = [*found, *removals]
-        yield from sorted((one for one in entries if position_of(one) <= complete_to), key=position_of)
+        if removals or (found and found[-1].position > complete_to):
+            entries: list[LogEntry] = [*found, *removals]
+            yield from sorted((one for one in entries if position_of(one) <= complete_to), key=position_of)
+        else:
+            yield from found
         after = complete_to
 
 
-def position_of(entry: Facts | Removal) -> Position:
+def position_of(entry: LogEntry) -> Position:
     """Where an entry stands in the log."""
     assert entry.position is not None
     return entry.position
@@ -96,12 +102,12 @@ def page(reader: Reader, after: int, until: int | None, limit: int) -> bytes:
     return b"\n".join([_encode(PageHead(log, complete_to)), *lines, b""])
 
 
-def _page_entry(entry: Facts | Removal) -> PageEntry:
+def _page_entry(entry: LogEntry) -> PageEntry:
     if isinstance(entry, Removal):
         assert entry.target is not None
         removed = Removed(entry.id, entry.target, entry.reason, entry.revision)
         return PageEntry(position_of(entry), removal=removed)
-    if entry.raw is not None:
+    if isinstance(entry, Line):
         return PageEntry(entry.position, event=msgspec.Raw(entry.raw))
     return PageEntry(entry.position, facts=msgspec.Raw(told(entry)))
 

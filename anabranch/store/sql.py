@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any, Protocol, TypeVar
 
 import apsw
@@ -108,6 +109,7 @@ def _insert_sql(table: str, columns: int, width: int) -> str:
     return _INSERTS[key]
 
 
+@lru_cache(maxsize=512)
 def operations_by_id(count: int, first: int = 1) -> str:
     """`… operations o WHERE` it has one of the ids bound to ?first and those after it; more conditions may follow.
 

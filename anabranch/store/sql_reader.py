@@ -27,6 +27,7 @@ from anabranch.store.contract import (
     Entry,
     Facts,
     ItemRows,
+    Line,
     Page,
     Selection,
     Statistics,
@@ -276,6 +277,20 @@ class SqlReader(BookReader, ToldReader, ABC):
     def facts(self, after: Position = START, limit: int = 1000) -> list[Facts]:
         """All that is stored of each operation after a position, by position."""
         return self._facts("o.position > ? ORDER BY o.position LIMIT ?", (after, limit))
+
+    def lines(self, after: Position, limit: int) -> list[Line | Facts]:
+        """The operations after a position: what is retained as it was signed, and of what is not the facts."""
+        with self._moment():
+            rows = self._rows(
+                "SELECT o.position, p.raw FROM operations o LEFT JOIN payloads p ON p.position = o.position "
+                "WHERE o.position > ? ORDER BY o.position LIMIT ?",
+                (after, limit),
+            )
+            if all(raw is not None for _, raw in rows):
+                return [Line(Position(position), raw) for position, raw in rows]
+            known = self._facts("o.position > ? AND o.position <= ? AND p.position IS NULL", (after, rows[-1][0]))
+        facts = {one.position: one for one in known}
+        return [facts[position] if raw is None else Line(Position(position), raw) for position, raw in rows]
 
     def heads(self, document: bytes) -> list[Facts]:
         """The heads of a document that can be fetched."""

@@ -67,34 +67,38 @@ class Edges:
         self._link(parents)
 
     def rebuild(self) -> None:
-        """Work out all edges and heads of the document by the rule itself.
+        """Work out all edges and heads of the document by the rule itself, and write what has changed.
 
         What is heard of may be a lie, and go round in circles; to follow it from one to the next would not do.
         """
         stored: dict[int, _Node] = {}
         gone: dict[int, _Node] = {}
-        for position, revision, parents, state in self._all(
-            "SELECT r.position, r.revision, r.parents, o.state FROM revisions r "
+        marked: dict[int, bool] = {}
+        for position, revision, parents, state, head in self._all(
+            "SELECT r.position, r.revision, r.parents, o.state, o.head FROM revisions r "
             "JOIN operations o ON o.position = r.position WHERE r.document = ?",
             (self._document,),
         ):
             (gone if state == State.REMOVED else stored)[position] = _Node(revision.hex(), _names(parents))
+            marked[position] = bool(head)
         for number, revision, parents in self._heard():
             gone[-number] = _Node(revision.hex(), _names(parents))
         named = revisions.named(stored.values(), gone.values())
         there = {one.revision for one in stored.values()}
         between = {at: one for at, one in gone.items() if one.revision in named - there}
-        self._db.execute("DELETE FROM parents WHERE document = ?", (self._document,))
-        self._db.executemany(
-            "INSERT INTO parents VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
-            [
-                (self._document, bytes.fromhex(parent), position)
-                for position, one in {**stored, **between}.items()
-                for parent in one.parents
-            ],
-        )
-        self._mark([at for at, one in stored.items() if one.revision in named], head=0)
-        self._mark([at for at, one in stored.items() if one.revision not in named], head=1)
+        edges = {(bytes.fromhex(parent), at) for at, one in {**stored, **between}.items() for parent in one.parents}
+        before = {
+            (bytes(parent), child)
+            for parent, child in self._all("SELECT parent, child FROM parents WHERE document = ?", (self._document,))
+        }
+        for sql, changed in (
+            ("DELETE FROM parents WHERE document = ? AND parent = ? AND child = ?", before - edges),
+            ("INSERT INTO parents VALUES (?, ?, ?)", edges - before),
+        ):
+            self._db.executemany(sql, [(self._document, *edge) for edge in sorted(changed)])
+        for head in (False, True):
+            wrong = [at for at, one in stored.items() if marked[at] is not head is (one.revision not in named)]
+            self._mark(wrong, int(head))
 
     def _heard(self) -> list[Any]:
         return self._all("SELECT number, revision, parents FROM told WHERE document = ?", (self._document,))

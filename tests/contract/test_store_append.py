@@ -282,7 +282,7 @@ def test_an_unreadable_deletion_is_stored_and_deletes_nothing(stores: Stores):
 # --- everything at once ----------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=60)
+@settings(max_examples=150)
 @given(data=st.data())
 def test_groups_are_decided_as_if_operations_had_come_one_by_one(stores: Stores, data):
     """The oracle takes them one at a time; the store in random groups. Outcomes, states and heads are the same."""

@@ -62,7 +62,7 @@ def filled(opened: Opened, data) -> tuple[Model, list]:
     return model, history
 
 
-@settings(max_examples=60)
+@settings(max_examples=150)
 @given(data=st.data())
 def test_a_query_gives_what_asking_every_event_would(stores: Stores, data):
     """REQ and COUNT against `filter.matches`, for one filter and for several, with limits and at several times."""
@@ -77,7 +77,7 @@ def test_a_query_gives_what_asking_every_event_would(stores: Stores, data):
             assert opened.reader.count(asked, now) == model.count(asked, now)
 
 
-@settings(max_examples=50)
+@settings(max_examples=100)
 @given(data=st.data())
 def test_pages_of_the_feed_laid_end_to_end_are_the_whole_feed(stores: Stores, data):
     """Every query, page size, `until`, with and without compacted entries: nothing twice, nothing missed."""
@@ -104,7 +104,7 @@ def test_pages_of_the_feed_laid_end_to_end_are_the_whole_feed(stores: Stores, da
             assert found == model.changes(query, start, until, compacted, now)
 
 
-@settings(max_examples=50)
+@settings(max_examples=100)
 @given(data=st.data())
 def test_a_bootstrap_is_the_heads_then_the_filters_then_the_limit(stores: Stores, data):
     with stores.open() as opened:

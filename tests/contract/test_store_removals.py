@@ -12,6 +12,7 @@ from anabranch.core import nostr
 from anabranch.core.nostr import Event
 from anabranch.core.operation import Removal
 from anabranch.store import log_pages
+from anabranch.store.contract import Line
 from anabranch.store.log_pages import entries_between, position_of
 
 FAMILIES = {"plain": event(1), "replaceable": event(10_002), "snapshot": snapshot(), "revision": revision()}
@@ -89,7 +90,9 @@ def test_pages_of_the_log_laid_end_to_end_are_all_of_it(stores: Stores, data):
         opened.writer.remove([one.id for one in data.draw(st.lists(st.sampled_from(history), max_size=6))])
         tip = opened.reader.log().tip
         removals = {one.position: one for one in opened.reader.removals(0, tip, 1_000)}
-        everything = removals | {facts.position: facts for facts in opened.facts()}
+        everything = removals | {
+            facts.position: facts if facts.raw is None else Line(facts.position, facts.raw) for facts in opened.facts()
+        }
         after, until = sorted(data.draw(st.tuples(*[st.integers(0, tip)] * 2)))
         found = list(entries_between(opened.reader, after, until, data.draw(st.integers(1, 4))))
         assert found == [everything[at] for at in sorted(everything) if after < at <= until]
@@ -112,7 +115,7 @@ def test_pages_of_the_log_laid_end_to_end_are_all_of_it(stores: Stores, data):
                     "revision": entry.revision,
                 }
             else:
-                assert line.removal is None and bool(line.event) is (entry.raw is not None)
+                assert line.removal is None and bool(line.event) is isinstance(entry, Line)
 
 
 def test_the_name_of_a_removed_revision_is_told(opened: Opened):

@@ -60,7 +60,7 @@ def start(tmp_path: Path) -> Iterator[Callable[[Path], NodeWithLake]]:
         node.end()
 
 
-@pytest.mark.parametrize("how", ["ctrl-c", pytest.param("kill -9", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("how", ["ctrl-c", "kill -9"])
 def test_it_fills_the_lake_and_ends_with_the_node(start: Callable[[Path], NodeWithLake], tmp_path: Path, how: str):
     node = start(tmp_path / "lake")
     until(lambda: is_lake(node.lake) and Lake(node.lake).table("heads").count() > 0)

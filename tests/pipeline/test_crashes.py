@@ -140,7 +140,7 @@ def killed_at_random(spark: SparkSession, folder: Path, times: int, seed: int) -
 
 
 def test_a_driver_that_is_killed_loses_nothing(spark: SparkSession, tmp_path: Path):
-    killed_at_random(spark, tmp_path, times=2, seed=80)
+    killed_at_random(spark, tmp_path, times=3, seed=80)
 
 
 @pytest.mark.slow

@@ -198,7 +198,7 @@ def test_many_cycles_take_no_more_memory_a_java_that_was_killed_is_replaced_and_
         "pipeline", "run", "--from", str(file), "--lake", str(tmp_path / "lake"), "--continuous", "--json", *QUICK
     )
     sizes = []
-    for number in range(25):
+    for number in range(30):
         status = json.loads(run.line())
         assert status["cycle"] == number + 1 and not status["failed"]
         sizes.append(memory(run.process.pid))

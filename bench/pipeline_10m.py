@@ -27,7 +27,7 @@ from bench.report import Report, Round, Setting
 TIMES = 10
 TIME_RATIO_MAX = 12
 MEMORY_RATIO_MAX = 1.2
-SAMPLE_SECONDS = 0.2
+SAMPLE_SECONDS = 0.5
 ENGINES = [Engine("anabranch"), Engine("a tenth")]
 
 

@@ -13,7 +13,7 @@ that is stored descends from it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -41,11 +41,22 @@ class _Version(NamedTuple):
 
 def frontier(versions: pa.Table) -> pa.Table:
     """The heads among the versions (columns of `VERSIONS`), as rows of `HEADS`."""
-    versions = versions.combine_chunks()
-    is_snapshot = pc.equal(versions["family"], FAMILIES[Family.SNAPSHOT])
-    of_clocks, of_parents = versions.filter(is_snapshot), versions.filter(pc.invert(is_snapshot))
-    found = [table for table in (_of_snapshots(of_clocks), _of_revisions(of_parents)) if table.num_rows]
+    is_snapshot = pc.equal(versions["family"], FAMILIES[Family.SNAPSHOT]).to_numpy()
+    of_clocks, of_parents = np.flatnonzero(is_snapshot), np.flatnonzero(~is_snapshot)
+    found = [*_of_snapshots(versions, of_clocks), *_of_revisions(versions, of_parents)]
     return pa.concat_tables(found) if found else _HEADS.empty_table()
+
+
+def _columns(versions: pa.Table, rows: Numbers, names: list[str]) -> pa.Table:
+    """What is needed to decide on some rows, in one piece; the rest, which is most of it, is not copied."""
+    return _those(versions.select(names), rows).combine_chunks()
+
+
+def _those(versions: pa.Table, rows: Numbers) -> pa.Table:
+    """Some rows; they ascend."""
+    wanted = np.zeros(versions.num_rows, np.bool_)
+    wanted[rows] = True
+    return versions.filter(pa.array(wanted))
 
 
 def again(heads: pa.Table) -> pa.Table:
@@ -58,16 +69,16 @@ def again(heads: pa.Table) -> pa.Table:
 # --- snapshots -------------------------------------------------------------------------------------------------------
 
 
-def _of_snapshots(versions: pa.Table) -> pa.Table:
-    if not versions.num_rows:
-        return _HEADS.empty_table()
-    versions = versions.combine_chunks()
-    document, _ = numbered(versions["document"])
-    kept = np.flatnonzero(_not_dominated_by_top(document, versions))
+def _of_snapshots(versions: pa.Table, rows: Numbers) -> Iterator[pa.Table]:
+    if not len(rows):
+        return
+    known = _columns(versions, rows, ["document", "id", "clock", "clock_sum", "payload"])
+    document, _ = numbered(known["document"])
+    kept = np.flatnonzero(_not_dominated_by_top(document, known))
     counts = np.bincount(document[kept], minlength=int(document.max()) + 1)
     settled = counts[document[kept]] == 1
-    heads = [*kept[settled].tolist(), *_by_the_rule(versions, document, kept[~settled])]
-    return _told(versions.take(pa.array(sorted(heads))), None)
+    heads = np.array([*kept[settled].tolist(), *_by_the_rule(known, document, kept[~settled])], np.int64)
+    yield _told(_those(versions, rows[heads]), None)
 
 
 def _not_dominated_by_top(document: Numbers, versions: pa.Table) -> Marks:
@@ -115,31 +126,30 @@ def _by_the_rule(versions: pa.Table, document: Numbers, rows: Numbers) -> list[i
 # --- revisions -------------------------------------------------------------------------------------------------------
 
 
-def _of_revisions(versions: pa.Table) -> pa.Table:
-    if not versions.num_rows:
-        return _HEADS.empty_table()
-    versions = versions.combine_chunks()
-    document, documents = numbered(versions["document"])
-    own = _one(versions["revision"])
-    named_rows, named_names = zip(*(_flattened(_one(versions[name])) for name in ("parents", "awaited")), strict=True)
+def _of_revisions(versions: pa.Table, rows: Numbers) -> Iterator[pa.Table]:
+    if not len(rows):
+        return
+    given = _columns(versions, rows, ["document", "revision", "parents", "awaited", "payload", "removed"])
+    document, documents = numbered(given["document"])
+    own = _one(given["revision"])
+    named_rows, named_names = zip(*(_flattened(_one(given[name])) for name in ("parents", "awaited")), strict=True)
     name, names = numbered(pa.concat_arrays([own, *named_names]))
     own_key = document * len(names) + name[: len(own)]
     naming = np.concatenate(named_rows)
     named_key = document[naming] * len(names) + name[len(own) :]
-    removed = versions["removed"].fill_null(False).to_numpy()
+    removed = given["removed"].fill_null(False).to_numpy()
     known = own.is_valid().to_numpy(zero_copy_only=False) & ~removed
     named_key = np.sort(_counting(named_key, removed[naming], own_key[naming], own_key[known]))
     is_head = known & ~_among(named_key, own_key)
-    heads = _once(np.flatnonzero(is_head), own_key, versions)
+    heads = _once(np.flatnonzero(is_head), own_key, given)
 
     awaited_key = np.unique(named_key[~_among(np.sort(own_key[known]), named_key)])
     awaited = _lists(awaited_key // len(names), names.take(pa.array(awaited_key % len(names))), len(documents))
-    told = _told(versions.take(pa.array(heads)), awaited.take(pa.array(document[heads])))
+    yield _told(_those(versions, rows[heads]), awaited.take(pa.array(document[heads])))
     waiting = np.unique(awaited_key // len(names))
     headless = np.setdiff1d(waiting, document[heads])
-    if not len(headless):
-        return told
-    return pa.concat_tables([told, _headless(documents.take(pa.array(headless)), awaited.take(pa.array(headless)))])
+    if len(headless):
+        yield _headless(documents.take(pa.array(headless)), awaited.take(pa.array(headless)))
 
 
 def _counting(named: Numbers, is_removed: Marks, by: Numbers, stored: Numbers) -> Numbers:

@@ -37,7 +37,7 @@ from anabranch.pipeline.staging import only
 VERSIONED = [FAMILIES[Family.SNAPSHOT], FAMILIES[Family.REVISION]]
 REMOVED = STATES[State.REMOVED]
 
-ROWS_AT_ONCE = 500_000
+ROWS_AT_ONCE = 250_000
 """So many versions, about, are in a task's memory at once."""
 
 ALONE_BELOW = 20_000

@@ -45,7 +45,7 @@ PYTHON_RATIO_MAX = 1 / 1.5
 PROOF_RATIO_MIN = 1.7
 INGEST_MIN = 15_000
 INCREMENT_SHARE_MAX = 0.15
-ONE_PROCESS_ROWS = 62_500
+ONE_PROCESS_ROWS = 250_000  # in pieces as large as those of the others
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

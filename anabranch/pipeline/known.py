@@ -44,8 +44,9 @@ def repeated(table: Table, staged: Sequence[Staged]) -> list[Numbers]:
 def places(table: Table, of: Mark) -> Seen:
     """The places of a log that a table has."""
     own = (pc.field("stream") == of.stream) & (pc.field("epoch") == of.epoch)
-    columns = [name for name in ("position", "id") if name in table.schema.names]
-    found = pa.concat_tables([arrow(table.schema).empty_table().select(columns), *_rows(table.files(), columns, own)])
+    columns = [name for name in _PLACE if name in table.schema.names]
+    some = (rows.filter(own) for rows in _rows(table.files(), columns))
+    found = pa.concat_tables([arrow(table.schema).empty_table().select(columns), *some])
     nowhere = pc.is_null(found["position"])
     ids = frozenset(found.filter(nowhere)["id"].to_pylist()) if "id" in columns else frozenset()
     return Seen(np.sort(found.filter(pc.invert(nowhere))["position"].to_numpy()).tobytes(), ids)
@@ -109,12 +110,11 @@ def identity(rows: pa.Table) -> pa.StringArray:
     return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
 
 
-def _rows(files: Sequence[str], columns: list[str], which: pc.Expression | None = None) -> Iterator[pa.Table]:
-    for file in files:
-        system, path = filesystem(file)
-        yield pq.read_table(
-            path, filesystem=system, columns=columns, filters=which, use_threads=False, partitioning=None
-        )
+def _rows(files: Sequence[str], columns: list[str]) -> Iterator[pa.Table]:
+    for uri in files:
+        system, path = filesystem(uri)
+        with pq.ParquetFile(path, filesystem=system) as file:
+            yield file.read(columns, use_threads=False)
 
 
 def _none(count: int) -> npt.NDArray[np.bool_]:

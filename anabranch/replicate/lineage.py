@@ -2,8 +2,9 @@
 
 A head whose parent is missing may hide that an older revision here is none. So the names of missing parents are asked
 for, and what a peer says of them is taken down as hearsay: it counts only while something that is here descends from
-it. What it names in turn is asked for too, until nothing is missing or the peer knows no more. A peer is asked for a
-name once with every comparison, as it may have learnt or compacted it since, and for so many at the most.
+it. A peer goes on by itself to what those stood on in turn; where it stops, its last names are asked for, until nothing
+is missing or the peer knows no more. It is asked for a name once with every comparison, as it may have learnt or
+compacted it since, and for so many at the most.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from anabranch.wire.dialogue import Answer, Compacted, Effect, FeedError, Finish
 
 ASKED_MAX = 10_000  # names with one comparison
 NAMES_A_REQUEST = 100
+FOUND_MAX = 1_000  # with one request; whoever says more is not listened to
 
 
 class Lineage:
@@ -61,26 +63,36 @@ class Lineage:
         self._asked.update(some)
         return Request(subscription, some)
 
-    def refused(self) -> None:
-        """This peer does not speak of such things."""
-        self._asked.update(self._lacking)
+    def answered(self, request: Request) -> LoadMissing:
+        """What the peer has said is written down before what is still missing is looked up."""
+        if request.refused:  # this peer does not speak of such things
+            self._asked.update(self._lacking)
+        self._asked.update(one.name for one in request.found)
+        return self.load(request.open)
 
 
 class Request:
-    """A question for some ancestors. `found` holds what the peer said of them when it has finished."""
+    """A question for some ancestors. When the peer has finished, `found` holds what it said of them and of what they
+    stood on, and `open` what it named last."""
 
     def __init__(self, subscription: str, names: Sequence[Name]) -> None:
         self.found: list[Ancestor] = []
         self.refused = False
         self._subscription = subscription
+        self._asked = tuple(names)
         self._names = set(names)
+        self._heard: set[Name] = set()
+
+    @property
+    def open(self) -> list[Name]:
+        return [name for one in self.found for name in _parents(one) if name not in self._heard]
 
     def start(self) -> list[Effect]:
         asked = {
             "mode": "compacted",
-            "#p": [next(iter(self._names)).recipient],
-            "#d": sorted({name.coordinate for name in self._names}),
-            "#r": sorted({name.revision for name in self._names}),
+            "#p": [self._asked[0].recipient],
+            "#d": sorted({name.coordinate for name in self._asked}),
+            "#r": sorted({name.revision for name in self._asked}),
         }
         return [Send(dialogue.changes(self._subscription, asked))]
 
@@ -88,9 +100,10 @@ class Request:
         if getattr(answer, "subscription", None) != self._subscription:
             return None
         match answer:
-            case Compacted(_, ancestor) if ancestor.name in self._names:
-                self._names.discard(ancestor.name)
+            case Compacted(_, ancestor) if self._expects(ancestor.name):
+                self._heard.add(ancestor.name)
                 self.found.append(ancestor)
+                self._names.update(_parents(ancestor))
                 return []
             case Replayed():
                 return [Finish()]
@@ -98,6 +111,9 @@ class Request:
                 self.refused = True
                 return [Finish()]
         return None
+
+    def _expects(self, name: Name) -> bool:
+        return name in self._names and name not in self._heard and len(self.found) < FOUND_MAX
 
     def silence(self) -> list[Effect] | None:
         return None
@@ -107,3 +123,7 @@ class Request:
 
     def again(self) -> list[Effect]:
         return self.start()
+
+
+def _parents(one: Ancestor) -> list[Name]:
+    return [Name(one.recipient, one.coordinate, parent) for parent in one.parents]

@@ -279,7 +279,4 @@ class Round:
 
     def _told(self, request: Request) -> list[Effect]:
         assert self._lineage is not None
-        if request.refused:
-            self._lineage.refused()
-        also = [Name(one.recipient, one.coordinate, parent) for one in request.found for parent in one.parents]
-        return [*([Tell(tuple(request.found))] if request.found else []), self._lineage.load(also)]
+        return [*([Tell(tuple(request.found))] if request.found else []), self._lineage.answered(request)]

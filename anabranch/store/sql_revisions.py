@@ -84,8 +84,8 @@ class Edges:
         for number, revision, parents in self._heard():
             gone[-number] = _Node(revision.hex(), _names(parents))
         named = revisions.named(stored.values(), gone.values())
-        there = {one.revision for one in stored.values()}
-        between = {at: one for at, one in gone.items() if one.revision in named - there}
+        counting = named - {one.revision for one in stored.values()}
+        between = {at: one for at, one in gone.items() if one.revision in counting}
         edges = {(bytes.fromhex(parent), at) for at, one in {**stored, **between}.items() for parent in one.parents}
         before = {
             (bytes(parent), child)

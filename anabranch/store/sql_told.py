@@ -7,7 +7,7 @@ stored one descends from it, and no longer once it comes itself. It is in no fee
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -21,6 +21,7 @@ from anabranch.store.sql import Database, chunks, marks
 from anabranch.store.sql_revisions import Edges
 
 ROWS_A_PAGE = 2_000
+ANCESTORS_MAX = 1_000  # that are told at once
 
 
 class ToldKeeper:
@@ -34,13 +35,16 @@ class ToldKeeper:
         raise NotImplementedError
 
     def tell(self, ancestors: Sequence[Ancestor]) -> None:
-        """Take down what a peer says of revisions that are not here. What was told first stands."""
+        """Take down what a peer says of revisions that are not here in any form. What was told first stands."""
         with self._changing():
             room = TOLD_MAX - int(self._all("SELECT count(*) FROM told")[0][0])
             documents: dict[bytes, None] = {}
-            for one in ancestors[: max(room, 0)]:
-                document = document_key(Family.REVISION, one.recipient, 0, one.coordinate)
-                revision, parents = bytes.fromhex(one.revision), b"".join(map(bytes.fromhex, one.parents))
+            keyed = {_key(one.name): one for one in ancestors[: max(room, 0)]}
+            here = set(_there(self._all, "revisions", list(keyed)))
+            for (document, revision), one in keyed.items():
+                if (document, revision) in here:
+                    continue
+                parents = b"".join(map(bytes.fromhex, one.parents))
                 told = self._all(
                     "INSERT INTO told (document, revision, recipient, coordinate, parents) VALUES (?, ?, ?, ?, ?) "
                     "ON CONFLICT (document, revision) DO NOTHING RETURNING number",
@@ -63,24 +67,38 @@ class ToldReader:
         return [_ancestor(row) for row in rows]
 
     def ancestors(self, query: RevisionQuery) -> list[Ancestor]:
-        """Of the revisions that a query names: those whose payload is compacted, and those that are only heard of."""
-        names = sorted(bytes.fromhex(one) for one in query.revisions or () if is_hex(one, 64))
+        """Of the revisions that a query names, and of what those told stood on in turn: those whose payload is
+        compacted, and those that are only heard of. None comes before all that lead to it, and not all may come."""
+        coordinates = query.coordinates
+        found = {
+            one.name: one
+            for one in self._without_payload(query.recipient, [one for one in query.revisions or () if is_hex(one, 64)])
+            if coordinates is None or one.coordinate in coordinates
+        }
+        told = list(found.values())
+        while told and len(found) < ANCESTORS_MAX:
+            names = {Name(one.recipient, one.coordinate, parent) for one in told for parent in one.parents}
+            parents = self._without_payload(query.recipient, {name.revision for name in names})
+            told = [one for one in parents if one.name in names and one.name not in found]
+            found.update((one.name, one) for one in told)
+        return list(found.values())[:ANCESTORS_MAX]
+
+    def _without_payload(self, recipient: str, revisions: Iterable[str]) -> list[Ancestor]:
+        """What is known of revisions that are compacted, or only heard of, by document and name."""
         found: dict[tuple[str, str], Ancestor] = {}
-        for some in chunks(names, 256):
+        for some in chunks(sorted(map(bytes.fromhex, revisions)), 256):
             rows = self._rows(
                 "SELECT recipient, coordinate, revision, parents FROM told "
                 f"WHERE revision IN ({marks(some)}) AND recipient = ?",
-                (*some, query.recipient),
+                (*some, recipient),
             )
             rows += self._rows(
                 "SELECT r.recipient, o.coordinate, r.revision, r.parents "
                 "FROM revisions r INDEXED BY revision_by_name JOIN operations o ON o.position = r.position "
                 f"WHERE r.revision IN ({marks(some)}) AND r.recipient = ? AND o.state = 1",
-                (*some, query.recipient),
+                (*some, recipient),
             )
-            for one in map(_ancestor, rows):
-                if query.coordinates is None or one.coordinate in query.coordinates:
-                    found[one.coordinate, one.revision] = one
+            found.update(((one.coordinate, one.revision), one) for one in map(_ancestor, rows))
         return [found[key] for key in sorted(found)]
 
     def missing_parents(self, after: Position, also: Sequence[Name] = ()) -> tuple[Position, list[Name]]:
@@ -99,18 +117,29 @@ class ToldReader:
         heard_of = self._rows("SELECT number, recipient, coordinate, parents FROM told") if after == START else []
         for _, recipient, coordinate, parents in (*rows, *heard_of):
             named.update(dict.fromkeys(Name(recipient, coordinate, parent) for parent in _split(parents)))
-        keys = {
-            (document_key(Family.REVISION, name.recipient, 0, name.coordinate), bytes.fromhex(name.revision)): name
-            for name in named
-        }
-        for some in chunks(list(keys), 128):
-            pairs, values = ",".join(["(?,?)"] * len(some)), [value for key in some for value in key]
-            for table in ("revisions", "told"):
-                for document, revision in self._rows(
-                    f"SELECT document, revision FROM {table} WHERE (document, revision) IN (VALUES {pairs})", values
-                ):
-                    keys.pop((bytes(document), bytes(revision)), None)
+        keys = {_key(name): name for name in named}
+        for table in ("revisions", "told"):
+            for key in _there(self._rows, table, list(keys)):
+                keys.pop(key, None)
         return Position(rows[-1][0]) if rows else after, list(keys.values())
+
+
+Key = tuple[bytes, bytes]
+
+
+def _key(name: Name) -> Key:
+    """The document and the revision, as the tables have them."""
+    return document_key(Family.REVISION, name.recipient, 0, name.coordinate), bytes.fromhex(name.revision)
+
+
+def _there(rows: Callable[[str, list[bytes]], list[Any]], table: str, keys: list[Key]) -> Iterator[Key]:
+    """Which of the revisions a table has."""
+    for some in chunks(keys, 128):
+        pairs, values = ",".join(["(?,?)"] * len(some)), [value for key in some for value in key]
+        for document, revision in rows(
+            f"SELECT document, revision FROM {table} WHERE (document, revision) IN (VALUES {pairs})", values
+        ):
+            yield bytes(document), bytes(revision)
 
 
 def _ancestor(row: Any) -> Ancestor:

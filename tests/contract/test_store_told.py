@@ -103,7 +103,7 @@ def test_what_is_compacted_or_heard_of_is_told_by_its_names(opened: Opened):
     assert told(RevisionQuery(P, revisions=frozenset({A, B, C, D, E}))) == [heard(A), heard(B, A), heard(E, D)]
     assert told(RevisionQuery(P, revisions=frozenset({B}), coordinates=frozenset({"B"}))) == []
     assert told(RevisionQuery(RECIPIENTS[1], revisions=frozenset({A, B}))) == []
-    assert told(RevisionQuery(P, revisions=frozenset({"short", B}))) == [heard(B, A)]
+    assert told(RevisionQuery(P, revisions=frozenset({"short", B}))) == [heard(B, A), heard(A)]
 
 
 def test_missing_parents_are_those_that_are_here_in_no_form(opened: Opened):

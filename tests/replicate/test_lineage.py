@@ -13,7 +13,7 @@ from anabranch.core.revisions import Name
 from anabranch.core.scope import Scope
 from anabranch.core.token import Position
 from anabranch.replicate import effects as do
-from anabranch.replicate.lineage import ASKED_MAX, Lineage
+from anabranch.replicate.lineage import ASKED_MAX, FOUND_MAX, Lineage
 
 OLD = 30 * 86_400_000
 
@@ -74,7 +74,8 @@ async def test_what_compacted_revisions_stood_on_is_told_by_name_to_whom_may_rea
 
     mine, named = {"#p": [author.pubkey]}, {"#r": [rid("m"), rid("h"), rid("never")]}
     told = {"p": author.pubkey, "d": "d", "r": rid("m"), "prev": [rid("p")]}
-    assert await asked(**mine, **named) == [["COMPACTED", told], ["EOSE", 3]]
+    before = {"p": author.pubkey, "d": "d", "r": rid("p"), "prev": []}
+    assert await asked(**mine, **named) == [["COMPACTED", told], ["COMPACTED", before], ["EOSE", 3]]
     assert await asked(**mine, **named, **{"#d": ["e"]}) == [["EOSE", 3]]
     assert await asked(**mine) == [["ERR", "what is compacted is asked for by its revisions: #r"]]
     assert (await asked(**{"#p": ["ab" * 32]}, **named))[0][1].startswith("restricted:")
@@ -128,13 +129,31 @@ def name(d, r, p=P):
     return Name(p, d, rid(r))
 
 
-def test_it_asks_on_until_nothing_is_missing_and_believes_only_what_it_asked_for():
+def test_it_asks_on_until_nothing_is_missing_and_believes_only_what_it_asked_for_and_what_that_stood_on():
     peer = Telling([NOTE])
-    peer.says = [said("d", 1, 2), said("d", 2, 3), said("d", 9, 8), said("e", 1, 7), said("d", 1, 6), {"p": P}, 5]
+    wrong = [said("d", 9, 8), said("e", 1, 7), said("d", 1, 6), said("d", 3, 5, p=Q), {"p": P}, 5]
+    peer.says = [said("d", 2, 3), said("d", 1, 2), *wrong, said("d", 4)]  # the first one too early
     drive = Lacking(peer, [name("d", 1)]).run(1)
     assert drive.link.caught_up
     assert [(one.revision, one.parents) for one in drive.heard] == [(rid(1), (rid(2),)), (rid(2), (rid(3),))]
     assert [asked["#r"] for asked in peer.asked] == [[rid(1)], [rid(2)], [rid(3)]]
+
+
+def test_what_a_peer_tells_on_by_itself_is_not_asked_for_and_circles_end():
+    peer = Telling([NOTE])
+    peer.says = [said("d", 1, 2, 3), said("d", 2, 4), said("d", 3, 4), said("d", 4, 1)]
+    drive = Lacking(peer, [name("d", 1)]).run(1)
+    assert drive.link.caught_up
+    assert [one.revision for one in drive.heard] == [rid(1), rid(2), rid(3), rid(4)]
+    assert [asked["#r"] for asked in peer.asked] == [[rid(1)]]
+
+
+def test_a_peer_that_goes_on_without_end_is_listened_to_only_so_long():
+    peer = Telling([NOTE])
+    peer.says = [said("d", at, at + 1) for at in range(3 * FOUND_MAX)]
+    drive = Lacking(peer, [name("d", 0)]).run(1)
+    assert drive.link.caught_up
+    assert [asked["#r"][0] for asked in peer.asked] == [rid(at) for at in range(0, 3 * FOUND_MAX + 1, FOUND_MAX)]
 
 
 def test_a_name_is_asked_for_with_every_comparison():

@@ -135,9 +135,13 @@ async def test_a_log_that_was_restored_is_repaired_and_never_jumped_over(start_n
     follower.admin("POST", "links/up/resume")
     until(lambda: ids(follower) == ids(source) == known, lambda: explained(follower), 60)
     caught_up(follower)
-    steps = [(step["cue"], step["after"]) for step in shown(follower)["transitions"]]
-    assert ("gap", "repairing") in steps
-    assert steps[-1] == ("caught_up", "live")
+
+    def steps() -> list[tuple[str, str]]:
+        return [(step["cue"], step["after"]) for step in shown(follower)["transitions"]]
+
+    # It is so before it is written down.
+    until(lambda: steps()[-1] == ("caught_up", "live"), lambda: explained(follower))
+    assert ("gap", "repairing") in steps()
 
 
 async def test_a_floor_that_has_passed_the_checkpoint_is_repaired(start_node, connect, author):

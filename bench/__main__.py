@@ -28,7 +28,7 @@ BENCHMARKS = (
 )
 
 LONG = ("pipeline_10m",)
-"""Those that take an hour: only when they are named."""
+"""Those that take most of an hour: only when they are named."""
 
 
 def main() -> int:

@@ -20,7 +20,7 @@ from anabranch.wire.dialogue import Answer, Compacted, Effect, FeedError, Finish
 
 ASKED_MAX = 10_000  # names with one comparison
 NAMES_A_REQUEST = 100
-FOUND_MAX = 1_000  # with one request; whoever says more is not listened to
+NAMES_HEARD = 1_000  # with one request; whoever names more is listened to no longer
 
 
 class Lineage:
@@ -113,7 +113,7 @@ class Request:
         return None
 
     def _expects(self, name: Name) -> bool:
-        return name in self._names and name not in self._heard and len(self.found) < FOUND_MAX
+        return name in self._names and name not in self._heard and len(self._names) <= NAMES_HEARD
 
     def silence(self) -> list[Effect] | None:
         return None

@@ -324,8 +324,8 @@ class Reader(Protocol):
         ...
 
     def ancestors(self, query: RevisionQuery) -> list[Ancestor]:
-        """Of the revisions that a query names, and of what those told stood on in turn: those whose payload is
-        compacted, and those that are only heard of. None comes before all that lead to it, and not all may come."""
+        """Of the revisions that a query names those whose payload is compacted, and those that are only heard of; then
+        the same of what these stood on, and so on, each after one that names it. It may end before all is told."""
         ...
 
     def missing_parents(self, after: Position, also: Sequence[Name] = ()) -> tuple[Position, list[Name]]:

@@ -71,11 +71,8 @@ def entries_between(reader: Reader, after: int, until: int, page: int = LINES_MA
         removals = reader.removals(Position(after), complete_to, page)
         if len(removals) == page:
             complete_to = position_of(removals[-1])
-        if removals or (found and found[-1].position > complete_to):
-            entries: list[LogEntry] = [*found, *removals]
-            yield from sorted((one for one in entries if position_of(one) <= complete_to), key=position_of)
-        else:
-            yield from found
+        entries: list[LogEntry] = [*found, *removals]
+        yield from sorted((one for one in entries if position_of(one) <= complete_to), key=position_of)
         after = complete_to
 
 

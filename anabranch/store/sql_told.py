@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from itertools import islice
 from typing import Any
 
 from anabranch.core.changes import RevisionQuery
@@ -21,7 +22,8 @@ from anabranch.store.sql import Database, chunks, marks
 from anabranch.store.sql_revisions import Edges
 
 ROWS_A_PAGE = 2_000
-ANCESTORS_MAX = 1_000  # that are told at once
+NAMES_AT_ONCE = 256
+NAMES_FOLLOWED = 1_000  # from what was asked for to what it stood on
 
 
 class ToldKeeper:
@@ -67,26 +69,28 @@ class ToldReader:
         return [_ancestor(row) for row in rows]
 
     def ancestors(self, query: RevisionQuery) -> list[Ancestor]:
-        """Of the revisions that a query names, and of what those told stood on in turn: those whose payload is
-        compacted, and those that are only heard of. None comes before all that lead to it, and not all may come."""
+        """Of the revisions that a query names those whose payload is compacted, and those that are only heard of; then
+        the same of what these stood on, and so on, each after one that names it. It may end before all is told."""
         coordinates = query.coordinates
         found = {
             one.name: one
             for one in self._without_payload(query.recipient, [one for one in query.revisions or () if is_hex(one, 64)])
             if coordinates is None or one.coordinate in coordinates
         }
-        told = list(found.values())
-        while told and len(found) < ANCESTORS_MAX:
-            names = {Name(one.recipient, one.coordinate, parent) for one in told for parent in one.parents}
-            parents = self._without_payload(query.recipient, {name.revision for name in names})
+        told, followed = list(found.values()), 0
+        while told and followed < NAMES_FOLLOWED:
+            names = dict.fromkeys(Name(one.recipient, one.coordinate, parent) for one in told for parent in one.parents)
+            followed += len(names)
+            some = {name.revision for name in islice(names, NAMES_AT_ONCE)}
+            parents = self._without_payload(query.recipient, some)
             told = [one for one in parents if one.name in names and one.name not in found]
             found.update((one.name, one) for one in told)
-        return list(found.values())[:ANCESTORS_MAX]
+        return list(found.values())
 
     def _without_payload(self, recipient: str, revisions: Iterable[str]) -> list[Ancestor]:
         """What is known of revisions that are compacted, or only heard of, by document and name."""
         found: dict[tuple[str, str], Ancestor] = {}
-        for some in chunks(sorted(map(bytes.fromhex, revisions)), 256):
+        for some in chunks(sorted(map(bytes.fromhex, revisions)), NAMES_AT_ONCE):
             rows = self._rows(
                 "SELECT recipient, coordinate, revision, parents FROM told "
                 f"WHERE revision IN ({marks(some)}) AND recipient = ?",

@@ -13,7 +13,7 @@ from anabranch.core.operation import Family, document_key
 from anabranch.core.retention import DAY, Policy, ReplayWindow
 from anabranch.core.revisions import Ancestor, Name
 from anabranch.core.token import Position
-from anabranch.store import compaction
+from anabranch.store import compaction, sql_told
 from anabranch.store.compaction import Report
 
 A, B, C, D, E, F = REVISIONS
@@ -104,6 +104,14 @@ def test_what_is_compacted_or_heard_of_is_told_by_its_names(opened: Opened):
     assert told(RevisionQuery(P, revisions=frozenset({B}), coordinates=frozenset({"B"}))) == []
     assert told(RevisionQuery(RECIPIENTS[1], revisions=frozenset({A, B}))) == []
     assert told(RevisionQuery(P, revisions=frozenset({"short", B}))) == [heard(B, A), heard(A)]
+
+
+@pytest.mark.parametrize(("names", "told"), [(1_000, [E, C, D, B, A]), (2, [E, C, D]), (3, [E, C, D, B]), (0, [E])])
+def test_what_they_stood_on_is_told_too_and_not_without_end(opened: Opened, monkeypatch, names: int, told: list[str]):
+    opened.writer.tell([heard(A), heard(B, A), heard(C, B), heard(D, B), heard(E, D, C), heard(B, F, d="B")])
+    monkeypatch.setattr(sql_told, "NAMES_FOLLOWED", names)
+    asked = RevisionQuery(P, revisions=frozenset({E}))
+    assert [(one.coordinate, one.revision) for one in opened.reader.ancestors(asked)] == [("A", one) for one in told]
 
 
 def test_missing_parents_are_those_that_are_here_in_no_form(opened: Opened):

@@ -9,11 +9,12 @@ from nodes import caught_up, link
 from wraps import check_store, heads_of, rid, wrap
 
 from anabranch.core.nostr import Keys
-from anabranch.core.revisions import Name
+from anabranch.core.revisions import PARENTS_MAX, Ancestor, Name
 from anabranch.core.scope import Scope
 from anabranch.core.token import Position
 from anabranch.replicate import effects as do
-from anabranch.replicate.lineage import ASKED_MAX, FOUND_MAX, Lineage
+from anabranch.replicate.lineage import ASKED_MAX, NAMES_HEARD, Lineage, Request
+from anabranch.wire.dialogue import Compacted
 
 OLD = 30 * 86_400_000
 
@@ -150,10 +151,17 @@ def test_what_a_peer_tells_on_by_itself_is_not_asked_for_and_circles_end():
 
 def test_a_peer_that_goes_on_without_end_is_listened_to_only_so_long():
     peer = Telling([NOTE])
-    peer.says = [said("d", at, at + 1) for at in range(3 * FOUND_MAX)]
+    peer.says = [said("d", at, at + 1) for at in range(3 * NAMES_HEARD)]
     drive = Lacking(peer, [name("d", 0)]).run(1)
     assert drive.link.caught_up
-    assert [asked["#r"][0] for asked in peer.asked] == [rid(at) for at in range(0, 3 * FOUND_MAX + 1, FOUND_MAX)]
+    assert [asked["#r"][0] for asked in peer.asked] == [rid(at) for at in range(0, 3 * NAMES_HEARD + 1, NAMES_HEARD)]
+
+
+def test_a_peer_that_names_many_at_a_time_is_listened_to_no_longer_than_one_that_names_few():
+    request = Request("s", [name("d", 0)])
+    for at in range(30):
+        request.hear(Compacted("s", Ancestor(P, "d", rid(at), (rid(at + 1), *(rid(f"{at} {n}") for n in range(499))))))
+    assert len(request.found) == 2 and len(request.open) < NAMES_HEARD + PARENTS_MAX
 
 
 def test_a_name_is_asked_for_with_every_comparison():

@@ -79,6 +79,15 @@ def test_what_was_said_first_stands(opened: Opened):
     assert heads_of(opened) == sorted([C, D])
 
 
+def test_of_what_is_here_nothing_is_believed_not_even_once_it_is_removed(opened: Opened):
+    opened.append(revision(A), revision(B, [A]), revision(D))
+    opened.writer.tell([heard(A, D)])
+    assert opened.reader.told(DOCUMENT) == []
+    opened.writer.remove([revision(A).id])
+    opened.writer.tell([heard(A, D)])
+    assert heads_of(opened) == sorted([B, D])
+
+
 def test_no_payload_goes_because_of_hearsay(opened: Opened):
     opened.append(revision(A), revision(D, m=MTIME - 1), revision(E, [D]), revision(C, [B]))
     opened.writer.tell([heard(B, A)])

@@ -34,20 +34,26 @@ def dependencies_first(
     items: Sequence[T], name: Callable[[T], Hashable], needs: Callable[[T], Iterable[Hashable]]
 ) -> list[T]:
     """The same items, none before one that it needs and that is among them; otherwise in the order they are in."""
-    waiting = {name(item): item for item in items}
+    names = [name(item) for item in items]
+    by_name = {named: at for at, named in enumerate(names)}
+    done = [False] * len(items)
     ordered: list[T] = []
-    for item in items:
-        path = [item]
+    for first in range(len(items)):
+        path = [first]
         while path:
             at = path[-1]
-            before = [waiting[need] for need in needs(at) if need in waiting and need != name(at)]
-            if name(at) not in waiting:
-                path.pop()
-            elif before and len(path) <= len(items):  # names are hashes of what came before: no cycle but a lie
-                path.append(before[0])
-            else:
-                ordered.append(waiting.pop(name(at)))
-                path.pop()
+            open = () if done[at] else needs(items[at])
+            before = (by_name[need] for need in open if need in by_name and need != names[at])
+            waiting = next((one for one in before if not done[one]), None)
+            if waiting is not None and len(path) <= len(
+                items
+            ):  # names are hashes of what was before: no cycle but a lie
+                path.append(waiting)
+                continue
+            path.pop()
+            if not done[at]:
+                done[at] = True
+                ordered.append(items[at])
     return ordered
 
 
@@ -58,8 +64,11 @@ def sending_order(events: Sequence[Event]) -> list[Event]:
 
 def _name(event: Event) -> Hashable:
     revision = event.first("r") if event.kind == GIFT_WRAP else None
-    return (event.id, "") if revision is None else (event.first("d"), revision)
+    return event.id if revision is None else (event.first("p"), event.first("d"), revision)
 
 
 def _needs(event: Event) -> Iterable[Hashable]:
-    return ((event.first("d"), parent) for parent in event.values("prev")) if event.kind == GIFT_WRAP else ()
+    if event.kind != GIFT_WRAP:
+        return ()
+    document = event.first("p"), event.first("d")
+    return [(*document, parent) for parent in event.values("prev")]

@@ -6,21 +6,15 @@ The information comes first: what it says of the log's tip was true before the c
 from __future__ import annotations
 
 import asyncio
-import ssl
 from typing import Any
-from urllib.parse import urlsplit
 
 import h11
 import msgspec
-from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
-from websockets.frames import CloseCode
+
+from anabranch.replicate.socket import Address, NotUpgraded, Socket
 
 CONNECT_SECONDS = 15.0
 INFORMATION_BYTES_MAX = 1 << 20
-MESSAGE_BYTES_MAX = 4 << 20
-MESSAGES_AHEAD = 4  # that the socket reads before they are taken
-PING_SECONDS = 20.0
 _object = msgspec.json.Decoder(dict[str, Any]).decode
 
 
@@ -28,42 +22,27 @@ class Unreachable(Exception):
     """There is no connection to be had; the text says why, for people."""
 
 
-async def dial(url: str) -> tuple[dict[str, Any], ClientConnection]:
+async def dial(url: str) -> tuple[dict[str, Any], Socket]:
     """What the peer says of itself, {} where it says nothing that can be read, and an open connection."""
+    address = Address.of(url)
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
-            information = await _information(url)
-            connection = await connect(
-                url,
-                proxy=None,
-                compression=None,
-                open_timeout=None,
-                ping_interval=PING_SECONDS,
-                ping_timeout=PING_SECONDS,
-                close_timeout=1.0,
-                max_size=MESSAGE_BYTES_MAX,
-                max_queue=MESSAGES_AHEAD,
-            )
+            return await _information(address), await Socket.open(address)
     except TimeoutError:
         raise Unreachable(f"no connection within {CONNECT_SECONDS:g} s") from None
     except ConnectionRefusedError:
         raise Unreachable("nothing answers at this address") from None
-    except (OSError, InvalidHandshake, InvalidURI, ConnectionClosed, EOFError) as error:
+    except (OSError, NotUpgraded, EOFError) as error:
         raise Unreachable(f"no connection: {error}" if str(error) else "no connection") from None
-    return information, connection
 
 
-async def _information(url: str) -> dict[str, Any]:
-    parts = urlsplit(url)
-    secure = ssl.create_default_context() if parts.scheme == "wss" else None
-    port = parts.port or (443 if secure else 80)
-    reader, writer = await asyncio.open_connection(parts.hostname, port, ssl=secure)
+async def _information(address: Address) -> dict[str, Any]:
+    reader, writer = await asyncio.open_connection(address.host, address.port, ssl=address.tls)
     try:
-        target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         request = h11.Request(
             method="GET",
-            target=target,
-            headers=[("Host", parts.netloc), ("Accept", "application/nostr+json"), ("Connection", "close")],
+            target=address.target,
+            headers=[("Host", address.authority), ("Accept", "application/nostr+json"), ("Connection", "close")],
         )
         http = h11.Connection(h11.CLIENT)
         writer.write((http.send(request) or b"") + (http.send(h11.EndOfMessage()) or b""))
@@ -106,10 +85,3 @@ def _next(http: h11.Connection, heard: int) -> Any:
             raise Unreachable("the connection broke off while the peer told about itself") from None
         return None
     return None if isinstance(event, h11.ConnectionClosed) else event
-
-
-def in_words(ended: ConnectionClosed) -> str:
-    if ended.sent is not None and ended.sent.code == CloseCode.MESSAGE_TOO_BIG:
-        return f"the peer sent a message of more than {MESSAGE_BYTES_MAX >> 20} MiB"
-    said = ended.rcvd
-    return f"the peer closed the connection: {said.code} {said.reason}".rstrip() if said else "the connection broke off"

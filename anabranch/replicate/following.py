@@ -16,8 +16,6 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
-from websockets.asyncio.client import ClientConnection
-from websockets.exceptions import ConnectionClosed
 
 from anabranch.core.changes import LogQuery
 from anabranch.core.checkpoint import Checkpoint
@@ -36,6 +34,7 @@ from anabranch.replicate.dialling import Unreachable
 from anabranch.replicate.effects import Applied, Effect, Owed
 from anabranch.replicate.identity import Identity, NoIdentity
 from anabranch.replicate.link import Link
+from anabranch.replicate.socket import Ended, Socket
 from anabranch.replicate.spec import LinkSpec, Timing
 from anabranch.store.contract import DeadLetter, LinkChange, LinkRecord, Reader, StoreError, Transition, Writer
 
@@ -52,7 +51,7 @@ _event = msgspec.json.Decoder(Event).decode
 
 class _Dialled(NamedTuple):
     information: dict[str, Any]
-    socket: ClientConnection
+    socket: Socket
     identity: Identity | None
 
 
@@ -91,10 +90,10 @@ class Following:
         self._host = world.host
         self._todo: deque[Effect] = deque()
         self._stirred = asyncio.Event()
-        self._socket: ClientConnection | None = None
+        self._socket: Socket | None = None
         self._reader: asyncio.Task[None] | None = None
         self._dialling: asyncio.Task[None] | None = None
-        self._inbox: deque[bytes | str | Exception | _Dialled] = deque()
+        self._inbox: deque[bytes | Exception | _Dialled] = deque()
         self._held = 0  # bytes in the inbox and in pages that are not on disk yet
         self._room = asyncio.Event()
         self._pages: deque[tuple[asyncio.Task[Applied], int, float]] = deque()
@@ -165,17 +164,19 @@ class Following:
 
     def _take_in(self) -> bool:
         """Hand what has come to the machine; not while too many pages wait for the disk."""
-        taken = 0
-        while self._inbox and taken < TURN_COUNT and len(self._pages) < PAGES_AHEAD and not self._todo:
-            said = self._inbox.popleft()
+        inbox, now, taken, size = self._inbox, self._now, 0, 0
+        while inbox and taken < TURN_COUNT and len(self._pages) < PAGES_AHEAD and not self._todo:
+            said = inbox.popleft()
             taken += 1
-            if isinstance(said, Exception):
-                self._tell(self.link.lost(_in_words(said), self._now))
+            if isinstance(said, bytes):
+                size += len(said)
+                self._tell(self.link.heard(said, now, more=bool(inbox) and taken < TURN_COUNT))
             elif isinstance(said, _Dialled):
                 self._connected(*said)
             else:
-                self._hold(-len(said))
-                self._tell(self.link.heard(said, self._now))
+                self._tell(self.link.lost(str(said), now))
+        if size:
+            self._hold(-size)
         return taken > 0
 
     def _flush(self) -> bool:
@@ -210,8 +211,7 @@ class Following:
     async def _perform(self, effect: Effect) -> None:
         match effect:
             case do.Send(message):
-                if self._socket is not None:
-                    await self._send(self._socket, message)
+                await self._send(message)
             case do.Apply():
                 await self._apply(effect)
             case do.Dial():
@@ -348,7 +348,7 @@ class Following:
             self._inbox.append(Unreachable(f"no connection: {error}"))
         self._stirred.set()
 
-    def _connected(self, information: dict[str, Any], socket: ClientConnection, identity: Identity | None) -> None:
+    def _connected(self, information: dict[str, Any], socket: Socket, identity: Identity | None) -> None:
         own, feed = self._host.log, information.get("changes_feed")
         self._socket = socket
         if isinstance(feed, dict) and feed.get("stream_id") == own.stream and feed.get("epoch") == own.epoch:
@@ -358,26 +358,32 @@ class Following:
         self._reader = asyncio.create_task(self._read(socket))
         self._tell(self.link.opened(information, self._now, identity))
 
-    async def _read(self, socket: ClientConnection) -> None:
+    async def _read(self, socket: Socket) -> None:
         """Take messages off the socket as long as there is room for them."""
         try:
             while True:
                 while self._held >= self._world.budget.share_of_one():
                     self._room.clear()
                     await self._world.budget.wait(self._room)
-                message = await socket.recv(decode=False)
-                self._hold(len(message))
-                self._inbox.append(message)
+                messages = await socket.receive()
+                self._hold(sum(map(len, messages)))
+                self._inbox.extend(messages)
                 self._stirred.set()
-        except ConnectionClosed as ended:
+        except Ended as ended:
             self._inbox.append(ended)
             self._stirred.set()
 
-    async def _send(self, socket: ClientConnection, message: bytes) -> None:
-        """A peer that does not read is given up once our patience ends: the machine notices that no answer comes."""
-        with contextlib.suppress(ConnectionClosed, TimeoutError):
-            async with asyncio.timeout(self._world.timing.patience):
-                await socket.send(message, text=True)
+    async def _send(self, message: bytes) -> None:
+        """This, and what is to be sent after it, in one go. A peer that does not read is given up once our patience
+        ends: the machine notices that no answer comes."""
+        messages = [message]
+        while self._todo and isinstance(next := self._todo[0], do.Send):
+            messages.append(next.message)
+            self._todo.popleft()
+        if self._socket is not None:
+            with contextlib.suppress(Ended, TimeoutError):
+                async with asyncio.timeout(self._world.timing.patience):
+                    await self._socket.send(messages)
 
     async def _hang_up(self) -> None:
         for task in (self._dialling, self._reader):
@@ -388,13 +394,13 @@ class Following:
         self._dialling = self._reader = None
         await self._settle_pages()
         for said in self._inbox:
-            if isinstance(said, bytes | str):
+            if isinstance(said, bytes):
                 self._hold(-len(said))
             elif isinstance(said, _Dialled):
-                said.socket.transport.abort()
+                said.socket.abort()
         self._inbox.clear()
         if self._socket is not None:
-            self._socket.transport.abort()
+            self._socket.abort()
             self._socket = None
 
     async def _settle_pages(self) -> None:
@@ -426,10 +432,6 @@ def _forget(task: asyncio.Task[Applied]) -> None:
     """Nobody waits for it any more: what became of it is no news."""
     if not task.cancelled():
         task.exception()
-
-
-def _in_words(error: Exception) -> str:
-    return dialling.in_words(error) if isinstance(error, ConnectionClosed) else str(error)
 
 
 def _payloads(reader: Reader, ids: tuple[str, ...]) -> list[tuple[str, bytes]]:

@@ -406,7 +406,8 @@ class Link:
         self.pusher = Pusher(self.push, self._share)
         return self.pusher.wake()
 
-    def heard(self, message: bytes | str, now: float) -> list[Effect]:
+    def heard(self, message: bytes | str, now: float, more: bool = False) -> list[Effect]:
+        """With `more` to be told at once, what follows from where things stand may wait for that."""
         if self.phase in (Phase.OFFLINE, Phase.DIALLING):
             return []
         answer = dialogue.read(message)
@@ -416,6 +417,8 @@ class Link:
         if effects is None:
             return []
         self._await(now)
+        if more and not effects and (self.round is None or len(self.round.found) < self._timing.page_count):
+            return effects
         return self._go_on(effects, now)
 
     def _hear(self, answer: Answer, now: float) -> list[Effect] | None:

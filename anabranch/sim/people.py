@@ -200,7 +200,11 @@ class Reader:
 
     def _hear(self, said: list[Any]) -> None:
         host, checks = self._host, self._checks
-        if said[0] != "CHANGES" or self._caller is None or not host.process.alive or self._caller.tampered:
+        if said[0] != "CHANGES" or self._caller is None or self._caller.tampered:
+            return
+        if not host.process.alive:  # it cannot be asked; what it said before it died holds all the same
+            if said[2] in ("EVENT", "EOSE"):
+                self._at = max(self._at, said[3])
             return
         log = host.store.log()
         if self._log != (log.stream, log.epoch):

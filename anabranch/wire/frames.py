@@ -1,8 +1,8 @@
-"""WebSocket frames (RFC 6455), server side, without I/O.
+"""WebSocket frames (RFC 6455), without I/O.
 
-Bytes in, whole messages out. Server frames are unmasked, so the bytes of a frame are built once for all who get it;
-many frames are joined into one write by whoever sends them. Anything a peer does wrong is a `ProtocolError` with the
-close code to send.
+Bytes in, whole messages out. A server's frames are unmasked, so the bytes of a frame are built once for all who get it;
+a client's are masked. Many frames are joined into one write by whoever sends them. Anything a peer does wrong is a
+`ProtocolError` with the close code to send.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from websockets.speedups import apply_mask
 
@@ -57,16 +57,37 @@ def control(opcode: int, payload: bytes = b"") -> bytes:
 
 
 def close(code: int, reason: str) -> bytes:
-    return control(CLOSE, struct.pack("!H", code) + reason.encode()[:120])
+    return control(CLOSE, last_words(code, reason))
+
+
+def last_words(code: int, reason: str) -> bytes:
+    """What a close frame says."""
+    return struct.pack("!H", code) + reason.encode()[:120]
+
+
+def masked(payloads: Sequence[bytes], keys: bytes, opcode: int = TEXT) -> bytes:
+    """A client's frames, one for each payload, masked with four bytes of `keys` each, which nobody must foresee."""
+    parts: list[bytes] = []
+    for number, payload in enumerate(payloads):
+        length, key = len(payload), keys[4 * number : 4 * number + 4]
+        if length < 126:
+            parts.append(bytes((0x80 | opcode, 0x80 | length)))
+        elif length < 65_536:
+            parts.append(_MEDIUM.pack(0x80 | opcode, 0x80 | 126, length))
+        else:
+            parts.append(_LONG.pack(0x80 | opcode, 0x80 | 127, length))
+        parts += (key, apply_mask(payload, key))
+    return b"".join(parts)
 
 
 class FrameReader:
-    """Turns the bytes of one connection into messages."""
+    """Turns the bytes of one connection into messages: a client's, or else a server's."""
 
-    __slots__ = ("_fragments", "_missing", "_opcode", "_pending", "_room", "_size_max")
+    __slots__ = ("_fragments", "_mask", "_missing", "_opcode", "_pending", "_room", "_size_max")
 
-    def __init__(self, size_max: int) -> None:
+    def __init__(self, size_max: int, *, of_server: bool = False) -> None:
         self._size_max = size_max
+        self._mask = 0 if of_server else 0x80
         self._pending: list[bytes] = []  # pieces of a frame that is not whole, joined only when it is
         self._missing = 0
         self._fragments: list[bytes] | None = None
@@ -98,14 +119,18 @@ class FrameReader:
                     break
                 length = int.from_bytes(data[start : start + 8])
                 start += 8
-            if not second & 0x80:
-                raise ProtocolError(PROTOCOL_ERROR, "client frames must be masked")
+            if second & 0x80 != self._mask:
+                raise ProtocolError(PROTOCOL_ERROR, "client frames must be masked, and only they")
             if length > self._size_max:
                 raise ProtocolError(TOO_BIG, f"message is larger than {self._size_max} bytes")
-            stop = start + 4 + length
+            if second & 0x80:
+                start += 4
+            stop = start + length
             if end < stop:
                 break
-            payload = apply_mask(data[start + 4 : stop], data[start : start + 4])
+            payload = data[start:stop]
+            if second & 0x80:
+                payload = apply_mask(payload, data[start - 4 : start])
             at = stop
             if first == 0x80 | TEXT and self._fragments is None:
                 yield TEXT, payload

@@ -18,20 +18,18 @@ MESSAGE = 100_000
 class Flood:
     """A peer that sends as fast as it is read."""
 
-    class transport:
-        @staticmethod
-        def abort():
-            pass
-
     def __init__(self):
         self.read = 0
 
-    async def recv(self, decode):
+    async def receive(self):
         await asyncio.sleep(0)
         self.read += 1
-        return b'["NOTICE","%s"]' % (b"x" * MESSAGE)
+        return [b'["NOTICE","%s"]' % (b"x" * MESSAGE)]
 
-    async def send(self, message, text):
+    async def send(self, messages):
+        pass
+
+    def abort(self):
         pass
 
 

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from anabranch.replicate.dialling import Unreachable, _information
+from anabranch.replicate.socket import Address
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n"
 
@@ -35,11 +36,11 @@ async def saying(answer: bytes):
 )
 async def test_a_whole_answer_is_read_and_one_without_a_document_says_nothing(answer, said):
     async with saying(answer) as url:
-        assert await _information(url) == said
+        assert await _information(Address.of(url)) == said
 
 
 @pytest.mark.parametrize("length", range(1, len(HEAD % 12 + b'{"name":"x"}')))
 async def test_an_answer_that_is_cut_short_is_no_answer(length):
     async with saying((HEAD % 12 + b'{"name":"x"}')[:length]) as url:
         with pytest.raises(Unreachable):
-            await _information(url)
+            await _information(Address.of(url))

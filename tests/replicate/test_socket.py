@@ -1,0 +1,210 @@
+"""A link's websocket, against a server that is not ours: whole messages, in order, and an end in words."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+from websockets.asyncio.server import serve
+
+from anabranch.replicate import socket as sockets
+from anabranch.replicate.socket import MESSAGE_BYTES_MAX, UNTAKEN_BYTES_MAX, Address, Ended, NotUpgraded, Socket
+from anabranch.wire import frames
+
+
+@asynccontextmanager
+async def peer(talk, **options):
+    async with serve(talk, "127.0.0.1", 0, **options) as server:
+        yield Address.of(f"ws://127.0.0.1:{next(iter(server.sockets)).getsockname()[1]}/relay?x=1")
+
+
+@asynccontextmanager
+async def saying(answer: bytes, hangs_up: bool = True):
+    """Somebody who answers every request with these bytes."""
+
+    async def talk(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        await writer.drain()
+        if hangs_up:
+            writer.close()
+
+    server = await asyncio.start_server(talk, "127.0.0.1", 0)
+    async with server:
+        yield Address.of(f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}/")
+
+
+async def all_of(socket: Socket, count: int) -> list[bytes]:
+    came: list[bytes] = []
+    while len(came) < count:
+        came += await socket.receive()
+    return came
+
+
+async def end_of(socket: Socket) -> str:
+    with pytest.raises(Ended) as ended:
+        while True:
+            await socket.receive()
+    return str(ended.value)
+
+
+async def test_messages_of_every_size_come_back_as_they_were_sent_and_in_order():
+    sizes = [0, 1, 125, 126, 65_535, 65_536, 300_000, 2]
+    messages = [bytes([48 + at]) * size for at, size in enumerate(sizes)]
+
+    async def echo(connection):
+        async for message in connection:
+            assert isinstance(message, str)
+            await connection.send(message)
+
+    async with peer(echo) as address:
+        socket = await Socket.open(address)
+        await socket.send(messages)
+        assert await all_of(socket, len(messages)) == messages
+        socket.abort()
+
+
+async def test_the_peer_is_asked_for_the_path_and_the_host_of_its_address():
+    asked = []
+
+    async def talk(connection):
+        asked.append((connection.request.path, connection.request.headers["Host"]))
+
+    async with peer(talk) as address:
+        socket = await Socket.open(address)
+        assert await end_of(socket) == "the peer closed the connection: 1000"
+        assert asked == [("/relay?x=1", address.authority)]
+
+
+async def test_what_came_before_the_end_is_taken_before_it():
+    async def talk(connection):
+        await connection.send("first")
+        await connection.send(["in ", "three ", "pieces"])
+        await connection.close(1008, "go away")
+
+    async with peer(talk) as address:
+        socket = await Socket.open(address)
+        assert await all_of(socket, 2) == [b"first", b"in three pieces"]
+        assert await end_of(socket) == "the peer closed the connection: 1008 go away"
+        with pytest.raises(Ended):
+            await socket.send([b"too late"])
+
+
+async def test_a_peer_that_nobody_listens_to_is_not_read_on_and_nothing_of_it_is_lost():
+    count, message = 64, "x" * 100_000
+
+    async def talk(connection):
+        for _ in range(count):
+            await connection.send(message)
+        await connection.wait_closed()
+
+    async with peer(talk) as address:
+        socket = await Socket.open(address)
+        await asyncio.sleep(0.3)
+        first = await socket.receive()
+        assert sum(map(len, first)) <= UNTAKEN_BYTES_MAX + 4 * len(message)
+        assert len(first) + len(await all_of(socket, count - len(first))) == count
+        socket.abort()
+
+
+async def test_who_sends_to_a_peer_that_does_not_read_waits():
+    async def talk(connection):
+        connection.transport.pause_reading()
+        await asyncio.sleep(30)
+
+    async with peer(talk) as address:
+        socket = await Socket.open(address)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.5):
+                for _ in range(1_000):
+                    await socket.send([b"x" * 100_000])
+        socket.abort()
+
+
+async def test_a_message_that_is_too_large_ends_it_and_says_so():
+    async def talk(connection):
+        await connection.send("x" * (MESSAGE_BYTES_MAX + 1))
+        await connection.wait_closed()
+
+    async with peer(talk) as address:
+        socket = await Socket.open(address)
+        assert await end_of(socket) == "the peer sent a message of more than 4 MiB"
+
+
+async def test_a_ping_is_answered():
+    answered = asyncio.Event()
+
+    async def talk(connection):
+        await (await connection.ping())
+        answered.set()
+        await connection.wait_closed()
+
+    async with peer(talk) as address:
+        socket = await Socket.open(address)
+        await asyncio.wait_for(answered.wait(), 5)
+        socket.abort()
+
+
+async def test_a_peer_that_is_gone_without_a_word_is_noticed(monkeypatch):
+    monkeypatch.setattr(sockets, "PING_SECONDS", 0.05)
+
+    async def talk(connection):
+        connection.transport.pause_reading()
+        await asyncio.sleep(30)
+
+    async with peer(talk, ping_interval=None) as address:
+        socket = await Socket.open(address)
+        assert await asyncio.wait_for(end_of(socket), 5) == "no answer to a ping within 0.05 s"
+
+
+async def test_a_peer_that_answers_pings_is_kept(monkeypatch):
+    monkeypatch.setattr(sockets, "PING_SECONDS", 0.05)
+
+    async def talk(connection):
+        await asyncio.sleep(0.5)
+        await connection.send("still here")
+
+    async with peer(talk, ping_interval=None) as address:
+        socket = await Socket.open(address)
+        assert await asyncio.wait_for(all_of(socket, 1), 5) == [b"still here"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n", "answers HTTP 403 where a websocket"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi", "answers HTTP 200 where a websocket"),
+        (b"HTTP/1.1 301 Moved\r\nLocation: wss://b.example/\r\n\r\n", "says that it is at wss://b.example/ now"),
+        (b"HTTP/1.1 101 X\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n", "is no websocket"),
+        (b"HTTP/1.1 101 X\r\nUpgrade: tea\r\nConnection: Upgrade\r\n\r\n", "is no websocket"),
+        (b"SSH-2.0-OpenSSH\r\n\r\n", "is no HTTP"),
+        (b"x" * 100_000, "is no HTTP"),
+        (b"", "the connection broke off"),
+    ],
+)
+async def test_what_is_no_websocket_is_told(answer, words):
+    async with saying(answer) as address:
+        with pytest.raises(NotUpgraded, match=words):
+            await asyncio.wait_for(Socket.open(address), 5)
+
+
+async def test_masked_frames_of_a_server_end_it():
+    async def talk(connection):
+        connection.transport.write(frames.masked([b"hello"], b"\1\2\3\4"))
+        await connection.wait_closed()
+
+    async with peer(talk) as address:
+        socket = await Socket.open(address)
+        assert await end_of(socket) == "the peer broke the protocol"
+
+
+async def test_nobody_waits_for_a_connection_that_was_let_go_of():
+    async def talk(connection):
+        await connection.wait_closed()
+
+    async with peer(talk) as address:
+        socket = await Socket.open(address)
+        waiting = asyncio.create_task(socket.receive())
+        await asyncio.sleep(0)
+        socket.abort()
+        with pytest.raises(Ended):
+            await asyncio.wait_for(waiting, 1)

@@ -18,7 +18,7 @@ _HELLO = (
     b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n"
 )
 _TEXT, _PING = 0x81, 0x89
-TOGETHER = 8  # messages of many that go out as one chunk
+TOGETHER = 32  # messages of many that go out as one chunk
 
 
 class Caller(asyncio.Protocol):

@@ -81,9 +81,9 @@ class Checks:
         since, now = self._stored_at.setdefault(host.name, {}), self._time()
         self.operations += len(outcomes)
         for offer, outcome in zip(offers, outcomes, strict=True):
-            id = offer.operation.event.id
-            if not isinstance(outcome, Refused):
-                self.made.setdefault(id, offer.operation)
+            operation = offer.operation
+            id = operation.event.id
+            first = operation if isinstance(outcome, Refused) else self.made.setdefault(id, operation)
             if isinstance(outcome, Stored):
                 at = outcome.position
                 if given.setdefault(at, id) != id:
@@ -93,11 +93,11 @@ class Checks:
                 tip = at
                 stored.append(id[:8])
                 self.holding[host.name].add(id)
-                self._note_version(host, offer.operation)
+                self._note_version(host, operation)
                 since[id] = now
-                if not all(nostr.verify([offer.operation.event])):
+                if first is operation and not all(nostr.verify([operation.event])):
                     self.breach(f"{host.name} stored the forged {id[:8]}")
-                elif offer.operation.raw != self.made[id].raw:
+                elif operation.raw != first.raw:
                     self.breach(f"{host.name} stored {id[:8]} in other bytes than it was sent in")
             elif isinstance(outcome, Duplicate):
                 self.marks["duplicate"] += 1

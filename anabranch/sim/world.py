@@ -43,7 +43,7 @@ from anabranch.store.contract import StoreError
 
 HEAL_SECONDS = 1_200.0
 LOOK_SECONDS = 2.0
-HABITS = ((20, 1), (60, 10), (500, 200))
+HABITS = ((20, 1), (60, 10), (1_000, 400))
 """How many operations somebody writes, and how many at a time: by hand, or as an app does that was offline for long."""
 
 
@@ -168,7 +168,7 @@ class World:
         timing = Timing(
             retry_max=draw.choice((5.0, 300.0)),
             verify=draw.choice((20.0, 300.0)),
-            page_count=draw.choice((3, 20, 500)),
+            page_count=draw.choice((3, 50, 500)),
         )
         host = Host(name, self.network, settings, pace, self.checks, draw, pages, timing)
         self.checks.links.hosts[name] = host

@@ -7,6 +7,7 @@ put into its own by `postgres_connection`, which is all that stands between them
 from __future__ import annotations
 
 import hashlib
+import string
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
@@ -40,13 +41,11 @@ class Database(Protocol):
 def tag_keys(event: Event) -> list[bytes]:
     """The keys under which an event is found by its single-letter tags: each once, and in their order, so that the same
     events make the same file."""
-    return list(
-        dict.fromkeys(
-            tag_key(tag[0], tag[1])
-            for tag in event.tags
-            if len(tag) > 1 and len(tag[0]) == 1 and tag[0].isascii() and tag[0].isalpha()
-        )
-    )
+    keys = [tag_key(tag[0], tag[1]) for tag in event.tags if len(tag) > 1 and tag[0] in _LETTERS]
+    return keys if len(keys) < 2 else list(dict.fromkeys(keys))
+
+
+_LETTERS = frozenset(string.ascii_letters)
 
 
 def tag_key(name: str, value: str) -> bytes:
@@ -84,18 +83,20 @@ def reading() -> Iterator[None]:
         raise StoreError(f"read failed: {error}") from error
 
 
+INSERT_AT_ONCE = 256
+
+
 def insert(db: Database, table: str, columns: int, values: list[Any]) -> None:
-    """Insert many rows with few statements. The widths are fixed, so that every statement is found prepared. A
+    """Insert many rows with few statements. The widths are powers of two, so that every statement is found prepared. A
     connection that has an `insert` of its own takes them in its own way."""
     if (own := getattr(db, "insert", None)) is not None:
         own(table, columns, values)
         return
-    at = 0
-    for width in (256, 64, 16, 4, 1):
-        sql = _insert_sql(table, columns, width)
-        while len(values) - at >= width * columns:
-            db.execute(sql, values[at : at + width * columns])
-            at += width * columns
+    at, rows = 0, len(values) // columns
+    while rows:
+        width = min(INSERT_AT_ONCE, 1 << (rows.bit_length() - 1))
+        db.execute(_insert_sql(table, columns, width), values[at : at + width * columns])
+        at, rows = at + width * columns, rows - width
 
 
 _INSERTS: dict[tuple[str, int, int], str] = {}

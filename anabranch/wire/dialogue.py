@@ -39,6 +39,8 @@ class Bounds(msgspec.Struct, frozen=True):
 
 BOUNDS = Bounds()
 
+REASON_MAX = 300  # characters of a text that are kept
+
 # --- what is heard -----------------------------------------------------------------------------------------------
 
 
@@ -162,6 +164,9 @@ Answer = (
     | Unknown
 )
 
+_ok = msgspec.json.Decoder(tuple[str, str, bool, str]).decode
+_stored = msgspec.json.Decoder(tuple[str, str, msgspec.Raw]).decode
+_changed = msgspec.json.Decoder(tuple[str, str, str, int, msgspec.Raw]).decode
 _array = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _any = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
@@ -169,6 +174,8 @@ _encode = msgspec.json.Encoder().encode
 
 def read(message: str | bytes) -> Answer:
     """What a message says."""
+    if isinstance(message, bytes) and (usual := _usual(message)) is not None:
+        return usual
     try:
         parts = _array(message)
         verb, *values = (_any(part) for part in parts[: _readable(parts)])
@@ -176,6 +183,24 @@ def read(message: str | bytes) -> Answer:
     except (msgspec.MsgspecError, UnicodeError, RecursionError, ValueError, TypeError, LookupError):
         shown = message if isinstance(message, str) else message.decode("utf-8", "replace")
         return Unknown(shown[:100])
+
+
+def _usual(message: bytes) -> Answer | None:
+    """What a message says that is spelled as most are, and of which there are many; None: it is another one."""
+    try:
+        if message.startswith(b'["OK",'):
+            _, id, accepted, reason = _ok(message)
+            return Ok(id, accepted, reason[:REASON_MAX])
+        if message.startswith(b'["EVENT",'):
+            _, name, event = _stored(message)
+            return Stored(name, bytes(event))
+        if message.startswith(b'["CHANGES",'):
+            _, name, what, position, event = _changed(message)
+            if what == "EVENT":
+                return Changed(name, _position(position), bytes(event))
+    except (msgspec.MsgspecError, UnicodeError, ValueError):
+        pass
+    return None
 
 
 def _readable(parts: list[msgspec.Raw]) -> int:
@@ -250,7 +275,7 @@ def _text(value: Any) -> str:
 
 def _reason(values: list[Any]) -> str:
     """A text for people, which relays leave out or misspell: never worth an error."""
-    return values[0][:300] if values and isinstance(values[0], str) else ""
+    return values[0][:REASON_MAX] if values and isinstance(values[0], str) else ""
 
 
 def refusal(answer: Answer) -> str:

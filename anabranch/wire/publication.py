@@ -1,8 +1,8 @@
 """Publishing to a relay: every event gets its OK, or a reason why not. No I/O.
 
-So many are on their way at a time; an OK makes room for the next. A `duplicate:` is a success, whichever way the relay
-counts it: the event is there. What was not answered when a connection ends, or when a relay falls silent after it had
-answered before, is sent again on a new one; publishing twice does no harm.
+So many are on their way at a time; once half of them are answered, more follow together. A `duplicate:` is a success,
+whichever way the relay counts it: the event is there. What was not answered when a connection ends, or when a relay
+falls silent after it had answered before, is sent again on a new one; publishing twice does no harm.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ class Publication:
         return self._fill()
 
     def _fill(self) -> list[Effect]:
+        if len(self._sent) > ON_THEIR_WAY_MAX // 2:
+            return []
         effects: list[Effect] = []
         while self._waiting and len(self._sent) < ON_THEIR_WAY_MAX:
             id, raw = self._waiting.popleft()

@@ -1,0 +1,34 @@
+"""What a relay says is understood the same whether it is spelled as most do it or not."""
+
+import json
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from anabranch.wire import dialogue
+from anabranch.wire.dialogue import REASON_MAX, Changed, Ok, Stored
+
+values = st.one_of(
+    st.text(max_size=4), st.integers(-1, 2**54), st.booleans(), st.none(), st.floats(0, 9), st.just({"id": "é"})
+)
+messages = st.builds(
+    lambda verb, name, what, rest: [verb, *name, *what, *rest],
+    st.sampled_from(["OK", "EVENT", "CHANGES", "EOSE", "NOTICE"]),
+    st.lists(values, max_size=1),
+    st.lists(st.sampled_from(["EVENT", "EOSE", "ERR", "DELETED"]), max_size=1),
+    st.lists(values, max_size=3),
+)
+
+
+@given(messages, st.sampled_from([(",", ":"), (" , ", ": ")]))
+@example(["OK", "i", True, "x" * 1_000], (",", ":"))
+@example(["CHANGES", "s", "EVENT", 2**53, {"id": "é"}], (",", ":"))
+def test_the_usual_spelling_changes_nothing(message, separators):
+    text = json.dumps(message, separators=separators, ensure_ascii=False)
+    assert dialogue.read(text.encode()) == dialogue.read(text)
+
+
+def test_what_there_is_much_of_is_read_at_once():
+    assert dialogue._usual(b'["OK","i",false,"%b"]' % (b"x" * 400)) == Ok("i", False, "x" * REASON_MAX)
+    assert dialogue._usual(b'["EVENT","s",{"a" : 1}]') == Stored("s", b'{"a" : 1}')
+    assert dialogue._usual(b'["CHANGES","s","EVENT",7,{}]') == Changed("s", 7, b"{}")

@@ -14,18 +14,33 @@ from hypothesis import HealthCheck, settings
 from postgres_server import PostgresServer, binaries
 from processes import ADMIN_TOKEN, Node
 from sockets import RelayClient
+from xdist.scheduler import LoadScopeScheduling
 
 settings.register_profile(
     "anabranch", deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 )
 settings.load_profile("anabranch")
 
-LONG = ("sim", "pipeline")
+LONG = ("pipeline", "sim")
+OWN_JAVA = ("test_beside", "test_cluster", "test_run", "test_spark_session")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes longest begins first, so that no worker is left alone with it in the end."""
     items.sort(key=lambda item: next((at for at, name in enumerate(LONG) if name in item.path.parts), len(LONG)))
+
+
+class Workers(LoadScopeScheduling):
+    """A file stays with one worker, and so does the whole pipeline: it has one Java then, which is warm."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = Path(nodeid.partition("::")[0])
+        return "pipeline" if file.parent.name == "pipeline" and file.stem not in OWN_JAVA else str(file)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Workers:
+    return Workers(config, log)
 
 
 @pytest.fixture(scope="session")

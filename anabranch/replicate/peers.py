@@ -96,6 +96,11 @@ def epoch(peer: Peer, known: ProgressToken | None, wall: int, rewound: bool = Fa
     return f"{told}{_TURN}{int(turn or 0) + 1}" if rewound else before
 
 
+def own_log(peer: Peer) -> tuple[str, str] | None:
+    """Stream and epoch of a peer that tells them; None: it does not."""
+    return (peer.log.stream, peer.log.epoch) if peer.tells_epoch else None
+
+
 def resume_gap(peer: Peer, epoch: str, known: ProgressToken) -> GapReason | None:
     """Why a checkpoint cannot be resumed from, as far as the peer's information tells."""
     log = msgspec.structs.replace(peer.log, epoch=epoch)

@@ -83,6 +83,8 @@ class Comparisons:
     """
 
     def __init__(self) -> None:
+        self.equal = False
+        """Whether the last one found the two equal; of none that is not to be said."""
         self.stays: frozenset[str] = frozenset()
         self._open: frozenset[str] = frozenset()
         self._count = self._withheld = 0
@@ -94,9 +96,11 @@ class Comparisons:
         self._withheld = self._withheld + 1 if missing else 0
         if self._withheld >= WITHHELD_MAX:
             self.stays = frozenset(missing)
-        if self.stays:
-            return Verdict.DIFFERENT
-        return Verdict.UNCLEAR if open and self._count < COMPARISONS_MAX else Verdict.EQUAL
+        self.equal = not self.stays and (not open or self._count >= COMPARISONS_MAX)
+        if self.equal:
+            self._open, self._count, self._withheld = frozenset(), 0, 0
+            return Verdict.EQUAL
+        return Verdict.DIFFERENT if self.stays else Verdict.UNCLEAR
 
 
 class Round:

@@ -87,7 +87,7 @@ class Socket(asyncio.Protocol):
             self._news.clear()
             await self._news.wait()
         came, self._came, self._came_bytes = self._came, [], 0
-        if self._paused and self._transport is not None:
+        if self._paused and self._transport is not None and self._end is None:
             self._paused = False
             self._transport.resume_reading()
         return came
@@ -203,7 +203,8 @@ class Socket(asyncio.Protocol):
             self._say_goodbye(f"the peer {how}", frames.last_words(error.code, error.reason))
         if self._came:
             self._news.set()
-        if self._came_bytes > UNTAKEN_BYTES_MAX and self._transport is not None and not self._paused:
+        full = self._came_bytes > UNTAKEN_BYTES_MAX and not self._paused
+        if full and self._transport is not None and self._end is None:
             self._paused = True
             self._transport.pause_reading()
 

@@ -115,6 +115,22 @@ def test_a_link_that_was_in_doubt_when_the_node_stopped_compares_before_it_resum
     assert len(drive.store) == 6
 
 
+@pytest.mark.parametrize("direction", ["push", "both"])
+def test_after_a_cut_it_is_caught_up_only_once_the_digests_were_equal_again(direction):
+    """The peer has lost everything meanwhile, and has a new log."""
+    events = notes(5)
+    drive = Drive(LogPeer([]), events, direction=direction).run(5)
+    assert drive.link.caught_up and len(drive.peer.events) == 5
+    drive.cut()
+    drive.peer.events.clear()
+    drive.peer.log.clear()
+    drive.peer.epoch = "epoch-2"
+    for _ in range(300):
+        drive.run(0.1)
+        assert not drive.link.caught_up or len(drive.peer.events) == 5
+    assert drive.link.caught_up
+
+
 # --- checkpoints ---
 
 

@@ -113,6 +113,20 @@ async def test_a_peer_that_nobody_listens_to_is_not_read_on_and_nothing_of_it_is
         socket.abort()
 
 
+async def test_much_that_comes_with_the_end_is_taken_too():
+    count, message = 8, "x" * 100_000
+
+    async def talk(connection):
+        for _ in range(count):
+            await connection.send(message)
+
+    async with peer(talk) as address:
+        socket = await Socket.open(address)
+        await asyncio.sleep(0.2)
+        assert len(await all_of(socket, count)) == count
+        assert await end_of(socket) == "the peer closed the connection: 1000"
+
+
 async def test_who_sends_to_a_peer_that_does_not_read_waits():
     async def talk(connection):
         connection.transport.pause_reading()

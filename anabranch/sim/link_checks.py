@@ -30,11 +30,13 @@ class LinkChecks:
         self._at: dict[tuple[str, str], ProgressToken] = {}  # (host, link) → the checkpoint that was seen last
 
     def booted(self, host: Host, held: set[str]) -> None:
-        """What was checked may have been put back. What the host has not `held` on to may be given back to it."""
+        """What was checked may have been put back. What the host has not `held` on to may be given back to it, and the
+        next time it may have it from somebody else."""
         for key in [key for key in self._at if key[0] == host.name]:
             del self._at[key]
-        for key in [key for key, giver in self._origins.items() if giver == host.name and key[1] not in held]:
-            del self._origins[key]
+        for key, giver in list(self._origins.items()):
+            if key[1] not in held and host.name in (key[0], giver):
+                del self._origins[key]
 
     def moved(
         self, host: Host, change: LinkChange, offers: Sequence[Offer] = (), outcomes: Sequence[Outcome] = ()

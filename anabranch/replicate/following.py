@@ -165,17 +165,18 @@ class Following:
     def _take_in(self) -> bool:
         """Hand what has come to the machine; not while too many pages wait for the disk."""
         inbox, now, taken, size = self._inbox, self._now, 0, 0
-        while inbox and taken < TURN_COUNT and len(self._pages) < PAGES_AHEAD and not self._todo:
-            said = inbox.popleft()
-            taken += 1
-            if isinstance(said, bytes):
-                size += len(said)
-                self._tell(self.link.heard(said, now, more=bool(inbox) and taken < TURN_COUNT))
-            elif isinstance(said, _Dialled):
-                self._connected(*said)
-            else:
-                self._tell(self.link.lost(str(said), now))
-        if size:
+        try:
+            while inbox and taken < TURN_COUNT and len(self._pages) < PAGES_AHEAD and not self._todo:
+                said = inbox.popleft()
+                taken += 1
+                if isinstance(said, bytes):
+                    size += len(said)
+                    self._tell(self.link.heard(said, now, more=bool(inbox) and taken < TURN_COUNT))
+                elif isinstance(said, _Dialled):
+                    self._connected(*said)
+                else:
+                    self._tell(self.link.lost(str(said), now))
+        finally:
             self._hold(-size)
         return taken > 0
 

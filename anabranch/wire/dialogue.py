@@ -198,7 +198,7 @@ def _usual(message: bytes) -> Answer | None:
             _, name, what, position, event = _changed(message)
             if what == "EVENT":
                 return Changed(name, _position(position), bytes(event))
-    except (msgspec.MsgspecError, UnicodeError, ValueError):
+    except (msgspec.MsgspecError, UnicodeError, RecursionError, ValueError):
         pass
     return None
 

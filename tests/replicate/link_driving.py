@@ -145,7 +145,7 @@ class Drive:
             self.connected = False
             self._do(self.link.lost("it hung up", self.now))
         elif self.connected:
-            self._do(self.link.heard(json.dumps(frame), self.now))
+            self._do(self.link.heard(json.dumps(frame).encode(), self.now, more=bool(self._inbox)))
 
     def _do(self, effects: list[Effect]) -> None:
         self._todo.extend(effects)

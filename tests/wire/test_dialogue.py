@@ -2,11 +2,12 @@
 
 import json
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from anabranch.wire import dialogue
-from anabranch.wire.dialogue import REASON_MAX, Changed, Ok, Stored
+from anabranch.wire.dialogue import REASON_MAX, Changed, Ok, Stored, Unknown
 
 values = st.one_of(
     st.text(max_size=4), st.integers(-1, 2**54), st.booleans(), st.none(), st.floats(0, 9), st.just({"id": "é"})
@@ -32,3 +33,9 @@ def test_what_there_is_much_of_is_read_at_once():
     assert dialogue._usual(b'["OK","i",false,"%b"]' % (b"x" * 400)) == Ok("i", False, "x" * REASON_MAX)
     assert dialogue._usual(b'["EVENT","s",{"a" : 1}]') == Stored("s", b'{"a" : 1}')
     assert dialogue._usual(b'["CHANGES","s","EVENT",7,{}]') == Changed("s", 7, b"{}")
+
+
+@pytest.mark.parametrize("begins", [b'["EVENT","s",', b'["CHANGES","s","EVENT",1,', b'["OK",'])
+@pytest.mark.parametrize("deeper", [b"[", b'{"a":'])
+def test_what_has_no_bottom_is_no_message(begins, deeper):
+    assert isinstance(dialogue.read(begins + deeper * 200_000), Unknown)

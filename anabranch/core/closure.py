@@ -45,9 +45,8 @@ def dependencies_first(
             open = () if done[at] else needs(items[at])
             before = (by_name[need] for need in open if need in by_name and need != names[at])
             waiting = next((one for one in before if not done[one]), None)
-            if waiting is not None and len(path) <= len(
-                items
-            ):  # names are hashes of what was before: no cycle but a lie
+            circular = len(path) > len(items)  # names are hashes of what was before: that is a lie
+            if waiting is not None and not circular:
                 path.append(waiting)
                 continue
             path.pop()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import struct
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
 from anabranch.sim.host import PORT
+from anabranch.wire import frames
 
 _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
@@ -17,7 +17,7 @@ _HELLO = (
     b"GET / HTTP/1.1\r\nHost: %b\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
     b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n"
 )
-_TEXT, _PING = 0x81, 0x89
+MESSAGE_BYTES_MAX = 64 << 20
 TOGETHER = 32  # messages of many that go out as one chunk
 
 
@@ -29,7 +29,8 @@ class Caller(asyncio.Protocol):
         self._heard = heard
         self._ended = ended
         self._open = False
-        self._buffer = b""
+        self._head = b""  # of the answer, until it is whole
+        self._frames = frames.FrameReader(MESSAGE_BYTES_MAX, of_server=True)
         self.alive = True
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._transport: asyncio.Transport
@@ -78,11 +79,10 @@ class Caller(asyncio.Protocol):
         self._ended()
 
     def data_received(self, data: bytes) -> None:
-        data = self._buffer + data
         if not self._open:
-            head, blank, data = data.partition(b"\r\n\r\n")
+            head, blank, data = (self._head + data).partition(b"\r\n\r\n")
             if not blank:
-                self._buffer = head
+                self._head = head
                 return
             if not head.startswith(b"HTTP/1.1 101"):
                 self._transport.abort()
@@ -90,36 +90,13 @@ class Caller(asyncio.Protocol):
             self._open = True
             if not self.ready.done():
                 self.ready.set_result(None)
-        at, end = 0, len(data)
-        while end - at >= 2:
-            opcode, length, start = data[at], data[at + 1], at + 2
-            if length == 126:
-                if end < start + 2:
-                    break
-                (length,) = struct.unpack_from("!H", data, start)
-                start += 2
-            elif length == 127:
-                if end < start + 8:
-                    break
-                (length,) = struct.unpack_from("!Q", data, start)
-                start += 8
-            if end < start + length:
-                break
-            at = start + length
-            if opcode == _TEXT:
-                self._heard(_decode(data[start:at]))
-            elif opcode == _PING:
-                self._transport.write(b"\x8a\x80\0\0\0\0")
-        self._buffer = data[at:]
+        for opcode, payload in self._frames.feed(data):
+            if opcode == frames.TEXT:
+                self._heard(_decode(payload))
+            elif opcode == frames.PING:
+                self._transport.write(_framed(b"", frames.PONG))
 
 
-def _framed(payload: bytes) -> bytes:
+def _framed(payload: bytes, opcode: int = frames.TEXT) -> bytes:
     """Masked with zeros: the rule is kept, and nothing is to be done."""
-    length = len(payload)
-    if length < 126:
-        head = bytes((_TEXT, 0x80 | length))
-    elif length < 65_536:
-        head = struct.pack("!BBH", _TEXT, 0x80 | 126, length)
-    else:
-        head = struct.pack("!BBQ", _TEXT, 0x80 | 127, length)
-    return head + b"\0\0\0\0" + payload
+    return frames.header(len(payload), opcode, frames.MASK) + b"\0\0\0\0" + payload

@@ -40,7 +40,8 @@ class Liar:
             return chunk
         if not websocket or chunk.startswith(b"HTTP/"):
             return self._twist_document(chunk)
-        return b"".join(self._twist_frame(*frame) for frame in _frames(chunk))
+        whole = frames.FrameReader(len(chunk), of_server=True).feed(chunk)
+        return b"".join(self._twist_frame(*frame) for frame in whole)
 
     def _twist_document(self, chunk: bytes) -> bytes:
         found = _EPOCH.search(chunk)
@@ -103,17 +104,3 @@ def _has_event(message: Message) -> bool:
 def _other(digits: str, random: random.Random) -> str:
     at = random.randrange(len(digits))
     return digits[:at] + ("0" if digits[at] != "0" else "1") + digits[at + 1 :]
-
-
-def _frames(chunk: bytes) -> list[tuple[int, bytes]]:
-    """The frames of a chunk that a server wrote: whole, and unmasked."""
-    found, at = [], 0
-    while at < len(chunk):
-        opcode, length, start = chunk[at] & 0x0F, chunk[at + 1], at + 2
-        if length == 126:
-            length, start = int.from_bytes(chunk[start : start + 2]), start + 2
-        elif length == 127:
-            length, start = int.from_bytes(chunk[start : start + 8]), start + 8
-        at = start + length
-        found.append((opcode, chunk[start:at]))
-    return found

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from websockets.speedups import apply_mask
 
 TEXT, BINARY, CLOSE, PING, PONG = 0x1, 0x2, 0x8, 0x9, 0xA
+MASK = 0x80
 _CONTINUATION = 0x0
 _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 
@@ -38,13 +39,13 @@ def accept_key(key: str) -> str:
     return base64.b64encode(hashlib.sha1(key.encode("latin-1") + _GUID).digest()).decode()
 
 
-def header(length: int, opcode: int = TEXT) -> bytes:
-    """The head of an unfragmented server frame."""
+def header(length: int, opcode: int = TEXT, mask: int = 0) -> bytes:
+    """The head of an unfragmented frame: a server's, or with a `mask` a client's, whose key follows."""
     if length < 126:
-        return bytes((0x80 | opcode, length))
+        return bytes((0x80 | opcode, mask | length))
     if length < 65_536:
-        return _MEDIUM.pack(0x80 | opcode, 126, length)
-    return _LONG.pack(0x80 | opcode, 127, length)
+        return _MEDIUM.pack(0x80 | opcode, mask | 126, length)
+    return _LONG.pack(0x80 | opcode, mask | 127, length)
 
 
 def text(payload: bytes) -> bytes:
@@ -69,14 +70,8 @@ def masked(payloads: Sequence[bytes], keys: bytes, opcode: int = TEXT) -> bytes:
     """A client's frames, one for each payload, masked with four bytes of `keys` each, which nobody must foresee."""
     parts: list[bytes] = []
     for number, payload in enumerate(payloads):
-        length, key = len(payload), keys[4 * number : 4 * number + 4]
-        if length < 126:
-            parts.append(bytes((0x80 | opcode, 0x80 | length)))
-        elif length < 65_536:
-            parts.append(_MEDIUM.pack(0x80 | opcode, 0x80 | 126, length))
-        else:
-            parts.append(_LONG.pack(0x80 | opcode, 0x80 | 127, length))
-        parts += (key, apply_mask(payload, key))
+        key = keys[4 * number : 4 * number + 4]
+        parts += (header(len(payload), opcode, MASK), key, apply_mask(payload, key))
     return b"".join(parts)
 
 
@@ -87,7 +82,7 @@ class FrameReader:
 
     def __init__(self, size_max: int, *, of_server: bool = False) -> None:
         self._size_max = size_max
-        self._mask = 0 if of_server else 0x80
+        self._mask = 0 if of_server else MASK
         self._pending: list[bytes] = []  # pieces of a frame that is not whole, joined only when it is
         self._missing = 0
         self._fragments: list[bytes] | None = None
@@ -119,17 +114,17 @@ class FrameReader:
                     break
                 length = int.from_bytes(data[start : start + 8])
                 start += 8
-            if second & 0x80 != self._mask:
+            if second & MASK != self._mask:
                 raise ProtocolError(PROTOCOL_ERROR, "client frames must be masked, and only they")
             if length > self._size_max:
                 raise ProtocolError(TOO_BIG, f"message is larger than {self._size_max} bytes")
-            if second & 0x80:
+            if self._mask:
                 start += 4
             stop = start + length
             if end < stop:
                 break
             payload = data[start:stop]
-            if second & 0x80:
+            if self._mask:
                 payload = apply_mask(payload, data[start - 4 : start])
             at = stop
             if first == 0x80 | TEXT and self._fragments is None:

@@ -2,7 +2,7 @@
 
 Most of what the world's authors sign carries a stand-in that only the world's `Notary` can have made; it knows each of
 them and vouches for it. Some carry a real signature. Whatever the notary has not made itself is checked on the curve,
-so what is forged is found out just as it is outside. An event that goes from node to node is parsed once.
+so what is forged is found out just as it is outside. An event that goes from node to node is read once.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ import msgspec
 
 from anabranch.core import nostr
 from anabranch.core.nostr import PROOF_BYTES, Event, Keys, Limits
+from anabranch.core.operation import KindPolicy, Operation, classify
+from anabranch.node import linking
+from anabranch.wire import session
 
 REAL = 1 / 32
 
@@ -33,6 +36,7 @@ class Notary:
         self._genuine: set[bytes] = set()
         self._checked: dict[bytes, bool] = {}
         self._read: dict[tuple[bytes, Limits], tuple[Event, bytes]] = {}
+        self._operations: dict[tuple[bytes, KindPolicy], Operation] = {}
 
     def sign(self, author: Keys, kind: int, tags: Sequence[Sequence[str]], content: str, created_at: int) -> Event:
         if self._random.random() < REAL:
@@ -55,6 +59,14 @@ class Notary:
             read = self._read[key] = _parse(*key)
         return read
 
+    def classify(self, event: Event, raw: bytes, kinds: KindPolicy) -> Operation:
+        """`operation.classify`, likewise."""
+        key = raw, kinds
+        operation = self._operations.get(key)
+        if operation is None:
+            operation = self._operations[key] = classify(event, raw, kinds)
+        return operation
+
     def _holds(self, proof: bytes) -> bool:
         if proof in self._genuine:
             return True
@@ -67,10 +79,12 @@ class Notary:
     def in_office(self) -> Iterator[None]:
         """Every event that is read and every signature that is checked in this process goes to the notary."""
         nostr.verify_proofs, nostr.parse = self.verify_proofs, self.parse
+        session.classify = linking.classify = self.classify
         try:
             yield
         finally:
             nostr.verify_proofs, nostr.parse = _verify_proofs, _parse
+            session.classify = linking.classify = classify
 
 
 _verify_proofs, _parse = nostr.verify_proofs, nostr.parse

@@ -83,7 +83,8 @@ def reading() -> Iterator[None]:
         raise StoreError(f"read failed: {error}") from error
 
 
-INSERT_AT_ONCE = 256
+AT_ONCE = 64
+"""Rows or values of one statement, where there may be many: wide enough, and few enough forms to be found prepared."""
 
 
 def insert(db: Database, table: str, columns: int, values: list[Any]) -> None:
@@ -94,7 +95,7 @@ def insert(db: Database, table: str, columns: int, values: list[Any]) -> None:
         return
     at, rows = 0, len(values) // columns
     while rows:
-        width = min(INSERT_AT_ONCE, 1 << (rows.bit_length() - 1))
+        width = min(AT_ONCE, 1 << (rows.bit_length() - 1))
         db.execute(_insert_sql(table, columns, width), values[at : at + width * columns])
         at, rows = at + width * columns, rows - width
 
@@ -112,17 +113,18 @@ def _insert_sql(table: str, columns: int, width: int) -> str:
 
 @lru_cache(maxsize=512)
 def operations_by_id(count: int, first: int = 1) -> str:
-    """`… operations o WHERE` it has one of the ids bound to ?first and those after it; more conditions may follow.
+    """`… operations o WHERE` it has one of the ids bound to ?first and those after it; more conditions may follow. An id
+    that is bound twice is found twice.
 
     The tables of ids hold the first eight bytes of each; the rest is compared with the operation's own.
     """
-    those = range(first, first + count)
-    short = ",".join(f"substr(?{number},1,{SHORT})" for number in those)
-    whole = ",".join(f"?{number}" for number in those)
+    if not count:
+        return "operations o WHERE 1 = 0"
+    ids = ",".join(f"(?{number})" for number in range(first, first + count))
     return (
-        f"(SELECT position FROM fresh_ids WHERE short IN ({short}) "
-        f"UNION ALL SELECT position FROM settled_ids WHERE short IN ({short})) f "
-        f"CROSS JOIN operations o ON o.position = f.position WHERE o.id IN ({whole})"
+        f"(SELECT column1 AS id, substr(column1,1,{SHORT}) AS short FROM (VALUES {ids}) AS asked) w "
+        "CROSS JOIN (SELECT short, position FROM fresh_ids UNION ALL SELECT short, position FROM settled_ids) f "
+        "ON f.short = w.short CROSS JOIN operations o ON o.position = f.position WHERE o.id = w.id"
     )
 
 
@@ -179,7 +181,7 @@ def chunks(values: Sequence[T], size: int) -> Iterator[Sequence[T]]:
         yield values[at : at + size]
 
 
-def evened(values: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+def evened(values: Sequence[T], size: int = AT_ONCE) -> Iterator[Sequence[T]]:
     """`chunks` whose lengths are powers of two, for what is asked with IN: the last value is said again. So a statement
     has few forms, and every one is found prepared."""
     for chunk in chunks(values, size):

@@ -192,6 +192,6 @@ class BookReader:
         """Which of these operations are stored, whatever became of their payloads."""
         return {
             row[0].hex()
-            for chunk in evened([bytes.fromhex(id) for id in ids], 500)
+            for chunk in evened([bytes.fromhex(id) for id in ids])
             for row in self._rows(f"SELECT o.id FROM {operations_by_id(len(chunk))}", chunk)
         }

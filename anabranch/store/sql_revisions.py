@@ -191,7 +191,7 @@ class RevisionsOfGroup:
         self._read(keys)
 
     def _read(self, keys: set[tuple[bytes, bytes]]) -> None:
-        for chunk in evened(list(keys), 128):
+        for chunk in evened(list(keys)):
             pairs, values = ",".join(["(?,?)"] * len(chunk)), [value for key in chunk for value in key]
             for document, revision, state in self._all(
                 "SELECT r.document, r.revision, o.state FROM revisions r JOIN operations o ON o.position = r.position "
@@ -203,7 +203,7 @@ class RevisionsOfGroup:
                 f"SELECT DISTINCT document, parent FROM parents WHERE (document, parent) IN (VALUES {pairs})", values
             ):
                 self._named.add((document, parent.hex()))
-        for some in evened(list({document for document, _ in keys}), 256):
+        for some in evened(list({document for document, _ in keys})):
             for document, position, revision in self._all(
                 "SELECT o.document, o.position, r.revision FROM operations o INDEXED BY head_by_document "
                 f"JOIN revisions r ON r.position = o.position WHERE o.head = 1 AND o.document IN ({marks(some)})",
@@ -218,7 +218,7 @@ class RevisionsOfGroup:
             if op.revision is not None and op.document is not None
             for parent in op.revision.parents
         }
-        for chunk in evened(list(wanted), 128):
+        for chunk in evened(list(wanted)):
             pairs, values = ",".join(["(?,?)"] * len(chunk)), [value for key in chunk for value in key]
             for document, revision in self._all(
                 "SELECT r.document, r.revision FROM revisions r JOIN operations o ON o.position = r.position "
@@ -305,6 +305,6 @@ class RevisionsOfGroup:
     def write(self) -> None:
         insert(self._db, "revisions", _COLUMNS, self._rows)
         self._db.executemany("INSERT INTO parents VALUES (?, ?, ?)", self._edges)
-        for chunk in evened(self._demoted, 256):
+        for chunk in evened(self._demoted):
             self._db.execute(f"UPDATE revisions SET current = 0 WHERE position IN ({marks(chunk)})", chunk)
         self._rows, self._edges, self._demoted = [], [], []

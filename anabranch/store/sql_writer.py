@@ -346,7 +346,7 @@ class _Group:
 
     def _look_up(self, offers: Sequence[Offer], ids: Sequence[bytes]) -> None:
         """Read, with few statements, all that the decisions depend on."""
-        for chunk in evened(ids, 256):
+        for chunk in evened(ids):
             for row in self._writer._all(f"SELECT o.id, o.state FROM {operations_by_id(len(chunk))}", chunk):
                 self._known[row[0]] = State(row[1])
         self._wrapped = any(offer.operation.revision is not None for offer in offers)
@@ -355,7 +355,7 @@ class _Group:
         documents = list(
             {op.document for offer in offers if (op := offer.operation).document is not None and op.revision is None}
         )
-        for chunk in evened(documents, 256):
+        for chunk in evened(documents):
             for row in self._writer._all(
                 "SELECT document, position, id, created_at, clock FROM operations INDEXED BY head_by_document "
                 f"WHERE head = 1 AND document IN ({marks(chunk)})",
@@ -365,7 +365,7 @@ class _Group:
                 self._heads.setdefault(row[0], []).append(_Head(row[1], row[2].hex(), row[3], clock))
         if self._writer._anything_deleted:
             targets = [*ids, *{op.document for offer in offers if (op := offer.operation).document is not None}]
-            for some in evened(targets, 256):
+            for some in evened(targets):
                 for target, author, until in self._writer._all(
                     f"SELECT target, author, until FROM deletions WHERE target IN ({marks(some)})", some
                 ):
@@ -582,7 +582,7 @@ class _Group:
         insert(db, "tags", 3, self._tags)
         if self._wrapped:
             self._revisions.write()
-        for chunk in evened(self._demoted, 256):
+        for chunk in evened(self._demoted):
             db.execute(f"UPDATE operations SET head = 0 WHERE position IN ({marks(chunk)})", chunk)
         if self._superseded:
             self._writer._drop(self._superseded, State.REMOVED, "superseded")

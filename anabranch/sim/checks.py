@@ -182,10 +182,13 @@ class Checks:
             self.breach(
                 f"compaction on {host.name} changed the heads of {len(before.items() ^ after.items())} documents"
             )
+        self.marks["compaction step"] += 1
+
+    def forgot(self, host: Host) -> None:
+        """Documents may have gone altogether, facts and all."""
         left = ids(host.store.connection)
         self._forgotten.setdefault(host.name, set()).update(self.holding[host.name] - left)
         self.holding[host.name] = left
-        self.marks["compaction step"] += 1
 
     # --- in the end ---
 

@@ -58,6 +58,7 @@ class Watch(Protocol):
     def link_moved(self, host: Host, change: LinkChange) -> None: ...
     def offered(self, host: Host, source: str, id: str) -> None: ...
     def forgetting(self, host: Host) -> contextlib.AbstractContextManager[None]: ...
+    def forgot(self, host: Host) -> None: ...
     def booted(self, host: Host) -> None: ...
 
 
@@ -111,7 +112,9 @@ class HostWriter(SqliteWriter):
 
     def forget(self, documents: Sequence[bytes]) -> int:
         with self._host.watch.forgetting(self._host):
-            return super().forget(documents)
+            forgotten = super().forget(documents)
+        self._host.watch.forgot(self._host)
+        return forgotten
 
 
 class HostReader(SqliteReader):

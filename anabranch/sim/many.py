@@ -12,8 +12,6 @@ from anabranch.node import now
 from anabranch.sim.faults import Fault
 from anabranch.sim.world import Outcome, run
 
-COLLECT_EVERY = 5  # seeds
-
 
 class Summary(msgspec.Struct):
     """`divergences` counts the seeds in which something was breached; `failed` has them."""
@@ -56,8 +54,7 @@ def simulate(
             told(outcome)
             if outcome.breaches and not to_the_end:
                 break
-            if summary.seeds % COLLECT_EVERY == 0:
-                gc.collect()
+            gc.collect()  # the next world finds its memory still warm
     finally:
         gc.unfreeze()
         if collecting:

@@ -33,7 +33,7 @@ from anabranch.sim.checks import Checks, current
 from anabranch.sim.faults import DISASTERS, Fault, HostPace, Storm
 from anabranch.sim.host import PORT, CannotStart, Host
 from anabranch.sim.liar import Liar
-from anabranch.sim.loop import NoEnd, Process, VirtualLoop, process
+from anabranch.sim.loop import WORLD, NoEnd, Process, VirtualLoop, process
 from anabranch.sim.network import Network
 from anabranch.sim.people import Reader, Writer
 from anabranch.sim.signing import Notary
@@ -376,6 +376,7 @@ class World:
             own.kill()
             own.bury()
         self.loop.run_until_complete(asyncio.sleep(0))  # what has died is buried
+        WORLD.bury()
         for host in hosts:
             disks.detach(host.disk)
         asyncio.set_event_loop(None)

@@ -113,19 +113,20 @@ def _insert_sql(table: str, columns: int, width: int) -> str:
 
 @lru_cache(maxsize=512)
 def operations_by_id(count: int, first: int = 1) -> str:
-    """`… operations o WHERE` it has one of the ids bound to ?first and those after it; more conditions may follow. An id
-    that is bound twice is found twice.
+    """`… operations o WHERE` it has one of the ids bound to ?first and those after it; more conditions may follow. What
+    is bound twice is found twice.
 
     The tables of ids hold the first eight bytes of each; the rest is compared with the operation's own.
     """
     if not count:
         return "operations o WHERE 1 = 0"
     ids = ",".join(f"(?{number})" for number in range(first, first + count))
-    return (
-        f"(SELECT column1 AS id, substr(column1,1,{SHORT}) AS short FROM (VALUES {ids}) AS asked) w "
-        "CROSS JOIN (SELECT short, position FROM fresh_ids UNION ALL SELECT short, position FROM settled_ids) f "
-        "ON f.short = w.short CROSS JOIN operations o ON o.position = f.position WHERE o.id = w.id"
+    found = " UNION ALL ".join(
+        f"SELECT s.position, asked.column1 AS id FROM (VALUES {ids}) AS asked "
+        f"CROSS JOIN {table} s ON s.short = substr(asked.column1,1,{SHORT})"
+        for table in ("fresh_ids", "settled_ids")
     )
+    return f"({found}) f CROSS JOIN operations o ON o.position = f.position WHERE o.id = f.id"
 
 
 SHORT = 8

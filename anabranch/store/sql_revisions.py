@@ -8,6 +8,7 @@ counts only as long as something stored descends from it (`revisions.heads`): `p
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -18,6 +19,7 @@ from anabranch.store.contract import Offer
 from anabranch.store.sql import Database, chunks, evened, insert, marks
 
 _COLUMNS = 8
+_CURRENT = 7  # the place in a row that a later revision of the same group may change
 
 
 class Head(msgspec.Struct, frozen=True, gc=False):
@@ -176,8 +178,9 @@ class RevisionsOfGroup:
         self._heads: dict[bytes, list[Head]] = {}
         self._stale: set[bytes] = set()
         self._rows: list[Any] = []
-        self._edges: list[tuple[bytes, bytes, int]] = []
-        self._demoted: list[int] = []
+        self._row_of: dict[int, int] = {}  # where the row of a revision begins, by position
+        self._edges: list[Any] = []
+        self._demoted: list[int] = []  # stored before this group, no head any more
 
     def _all(self, sql: str, bindings: Sequence[Any]) -> list[Any]:
         return self._db.execute(sql, bindings).fetchall()
@@ -192,15 +195,18 @@ class RevisionsOfGroup:
 
     def _read(self, keys: set[tuple[bytes, bytes]]) -> None:
         for chunk in evened(list(keys)):
-            pairs, values = ",".join(["(?,?)"] * len(chunk)), [value for key in chunk for value in key]
+            asked, values = _pairs(len(chunk)), [value for key in chunk for value in key]
             for document, revision, state in self._all(
-                "SELECT r.document, r.revision, o.state FROM revisions r JOIN operations o ON o.position = r.position "
-                f"WHERE (r.document, r.revision) IN (VALUES {pairs}) AND o.state <> 2",
+                f"SELECT r.document, r.revision, o.state FROM {asked} CROSS JOIN revisions r "
+                "ON r.document = asked.column1 AND r.revision = asked.column2 "
+                "CROSS JOIN operations o ON o.position = r.position WHERE o.state <> 2",
                 values,
             ):
                 self._known[document, revision.hex()] = State(state)
             for document, parent in self._all(
-                f"SELECT DISTINCT document, parent FROM parents WHERE (document, parent) IN (VALUES {pairs})", values
+                f"SELECT column1, column2 FROM {asked} WHERE EXISTS "
+                "(SELECT 1 FROM parents n WHERE n.document = asked.column1 AND n.parent = asked.column2)",
+                values,
             ):
                 self._named.add((document, parent.hex()))
         for some in evened(list({document for document, _ in keys})):
@@ -219,13 +225,16 @@ class RevisionsOfGroup:
             for parent in op.revision.parents
         }
         for chunk in evened(list(wanted)):
-            pairs, values = ",".join(["(?,?)"] * len(chunk)), [value for key in chunk for value in key]
+            asked, values = _pairs(len(chunk)), [value for key in chunk for value in key]
             for document, revision in self._all(
-                "SELECT r.document, r.revision FROM revisions r JOIN operations o ON o.position = r.position "
-                f"WHERE (r.document, r.revision) IN (VALUES {pairs}) AND o.state = 2",
+                f"SELECT r.document, r.revision FROM {asked} CROSS JOIN revisions r "
+                "ON r.document = asked.column1 AND r.revision = asked.column2 "
+                "CROSS JOIN operations o ON o.position = r.position WHERE o.state = 2",
                 values,
             ) + self._all(
-                f"SELECT document, revision FROM told WHERE (document, revision) IN (VALUES {pairs})", values
+                f"SELECT t.document, t.revision FROM {asked} CROSS JOIN told t "
+                "ON t.document = asked.column1 AND t.revision = asked.column2",
+                values,
             ):
                 self._removed.add((document, revision.hex()))
 
@@ -288,8 +297,14 @@ class RevisionsOfGroup:
         head = remaining[-1:] == [Head(position, facts.revision)]
         parents = [bytes.fromhex(parent) for parent in facts.parents]
         self._named.update((document, parent) for parent in facts.parents)
-        self._edges += ((document, parent, position) for parent in parents)
-        self._demoted += demoted
+        for parent in parents:
+            self._edges += (document, parent, position)
+        for one in demoted:
+            if (row := self._row_of.get(one)) is not None:
+                self._rows[row + _CURRENT] = 0
+            else:
+                self._demoted.append(one)
+        self._row_of[position] = len(self._rows)
         self._rows += (
             position,
             document,
@@ -304,7 +319,13 @@ class RevisionsOfGroup:
 
     def write(self) -> None:
         insert(self._db, "revisions", _COLUMNS, self._rows)
-        self._db.executemany("INSERT INTO parents VALUES (?, ?, ?)", self._edges)
+        insert(self._db, "parents", 3, self._edges)
         for chunk in evened(self._demoted):
             self._db.execute(f"UPDATE revisions SET current = 0 WHERE position IN ({marks(chunk)})", chunk)
-        self._rows, self._edges, self._demoted = [], [], []
+        self._rows, self._row_of, self._edges, self._demoted = [], {}, [], []
+
+
+@lru_cache(maxsize=64)
+def _pairs(count: int) -> str:
+    """So many bound pairs (document, revision), to be joined."""
+    return f"(VALUES {','.join(['(?,?)'] * count)}) AS asked"

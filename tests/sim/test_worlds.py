@@ -1,9 +1,11 @@
 """Worlds of many seeds: nothing that must hold is breached, every fault fires, and the same seed is the same world."""
 
+import gc
 import json
 import os
 import subprocess
 import sys
+import weakref
 from collections import Counter
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import pytest
 
 from anabranch.sim import Summary, run, simulate
 from anabranch.sim.faults import Fault
+from anabranch.sim.world import World
 
 SEEDS = 100
 """Those after them are in `test_more_worlds`: a file of tests runs beside another."""
@@ -83,6 +86,15 @@ def test_it_is_the_same_in_another_process_too():
 
 def test_another_seed_is_another_world():
     assert run(1).hash != run(2).hash
+
+
+def test_of_a_world_that_is_over_nothing_stays():
+    world = World(1)
+    world.run()
+    left = weakref.ref(world)
+    del world
+    gc.collect()
+    assert left() is None
 
 
 def test_a_trace_is_kept_only_where_it_is_wanted():

@@ -101,6 +101,11 @@ def explained(following: Following, clock: float, wall: int, own: Log, dead_lett
     if link.pull.pending:
         count = len(link.pull.pending)
         sentences.append(f"{count} operations are received and not applied; {link.pull.pending[0].blocked}.")
+    if link.crowded:
+        sentences.append(
+            f"The peer has more of one second than it gives at once ({len(link.crowded)} such seconds, "
+            f"{link.crowded[0]} first), and did not reconcile: whether that was all cannot be seen."
+        )
     if dead_letters:
         sentences.append(
             f"{dead_letters} operations were refused for good; `anabranch link show {link.spec.name}` lists them, "

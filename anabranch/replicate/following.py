@@ -296,7 +296,7 @@ class Following:
         """Write the record, unless it would only say once more that the peer is away: links may be many."""
         link, before = self.link, self.record
         self.record = msgspec.structs.replace(
-            before, state=link.state, unsure=link.unsure, failures=link.failures, **changes
+            before, state=link.state, unsure=link.unsure, crowded=link.crowded, failures=link.failures, **changes
         )
         record, written = self.record, self._written
         news = (record.state, record.unsure, record.last_error) != (written.state, written.unsure, written.last_error)

@@ -33,7 +33,7 @@ from anabranch.replicate.lineage import Lineage
 from anabranch.replicate.pauses import Pauses
 from anabranch.replicate.peers import Peer, PeerKind
 from anabranch.replicate.push import Pusher
-from anabranch.replicate.repair import Comparisons, Round, RoundFailed, Settled, Step, Verdict
+from anabranch.replicate.repair import CROWDED_MAX, Comparisons, Round, RoundFailed, Settled, Step, Verdict
 from anabranch.replicate.spec import LinkSpec, Timing
 from anabranch.replicate.states import TRANSITIONS, Cue, LinkState, Phase
 from anabranch.replicate.stream import Broken, Ended, Stream
@@ -62,6 +62,8 @@ class Link:
         self.state = LinkState.PAUSED if record.state == LinkState.PAUSED else LinkState.INITIAL
         self.pull, self.push = record.pull, record.push
         self.unsure = record.unsure
+        self.crowded = record.crowded
+        """Seconds of which could not be seen whether the peer has more, when everything was last compared."""
         self.last_error = record.last_error
         self.last_notice: str | None = None
         self.retry_at: float | None = 0.0
@@ -352,12 +354,19 @@ class Link:
         assert done is not None and self.peer is not None
         self._silenced = 0 if done.talked else self._silenced
         self._pages_only = self._pages_only or done.method is Method.PAGES
+        self.crowded = done.crowded if done.whole else tuple(sorted({*self.crowded, *done.crowded}))[:CROWDED_MAX]
+        if done.crowded and self.peer.reconciles:  # pages cannot tell whether that is all, and negentropy can
+            self._pages_only, self._silenced = False, 0
+            if not done.negentropy:
+                return self._start_round(now, done.closes)
+            if self.peer.kind is PeerKind.LOG:
+                return self.lost("it did not reconcile, and has more of one second than it gives at once", now)
         if self.phase is Phase.RECONCILING:
             return [*self._save_pull(), *self._save_push(), *self._subscribe(now)]
         if self.pull.pending:
             return self._doubt(Cue.CLOSURE, str(self.pull.pending[0].blocked), now)
-        verdict = self._comparisons.judge(done.open, done.missing)
-        if verdict is Verdict.EQUAL:
+        verdict = self._comparisons.judge(done.open, done.missing, not self.crowded)
+        if verdict in (Verdict.EQUAL, Verdict.UNCERTAIN):
             return self._verified(now)
         if verdict is Verdict.UNCLEAR:
             self._compare_at = now + self._timing.settle
@@ -379,7 +388,7 @@ class Link:
         return [do.SavePull(self.pull)]
 
     def _verified(self, now: float) -> list[Effect]:
-        self.verified_at = now
+        self.verified_at = now if self._comparisons.equal else self.verified_at
         self.unsure = False
         self._compare_at = now + self._timing.verify * (0.75 + self._share() / 2)
         self._pauses.live(now)
@@ -598,7 +607,7 @@ class Link:
         """Forget the checkpoints, and begin as if the link were new."""
         self._hang_up()
         self.pull = self.push = Checkpoint()
-        self.unsure = False
+        self.unsure, self.crowded = False, ()
         return [do.HangUp(), do.Forget(), *self._turn(Cue.RESET, "", now), *self._at_once(now)]
 
     def _at_once(self, now: float) -> list[Effect]:

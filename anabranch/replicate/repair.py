@@ -27,6 +27,7 @@ from anabranch.wire.publication import Publication
 from anabranch.wire.reconciliation import Method, Reconciliation
 
 GIVE_AT_ONCE = 200
+CROWDED_MAX = 100  # seconds that are named
 SETTLED_MAX = 500_000
 WITHHELD_MAX = 3  # rounds in a row in which a peer did not give what it named
 COMPARISONS_MAX = 6  # of two that are written to all the time, as long as nothing stays open
@@ -72,6 +73,7 @@ class Settled:
 
 class Verdict(StrEnum):
     EQUAL = "equal"
+    UNCERTAIN = "uncertain"  # equal as far as can be seen
     UNCLEAR = "unclear"
     DIFFERENT = "different"
 
@@ -89,17 +91,19 @@ class Comparisons:
         self._open: frozenset[str] = frozenset()
         self._count = self._withheld = 0
 
-    def judge(self, open: frozenset[str], missing: Sequence[str]) -> Verdict:
-        """`open` is what a round found to differ; `missing` what of it the peer was asked for, and did not give."""
+    def judge(self, open: frozenset[str], missing: Sequence[str], certain: bool = True) -> Verdict:
+        """`open` is what a round found to differ; `missing` what of it the peer was asked for, and did not give. It is
+        not `certain` when the peer may have more than the round could see."""
         self.stays, self._open = open & self._open, open
         self._count += 1
         self._withheld = self._withheld + 1 if missing else 0
         if self._withheld >= WITHHELD_MAX:
             self.stays = frozenset(missing)
-        self.equal = not self.stays and (not open or self._count >= COMPARISONS_MAX)
-        if self.equal:
+        settled = not self.stays and (not open or self._count >= COMPARISONS_MAX)
+        self.equal = settled and certain
+        if settled:
             self._open, self._count, self._withheld = frozenset(), 0, 0
-            return Verdict.EQUAL
+            return Verdict.EQUAL if certain else Verdict.UNCERTAIN
         return Verdict.DIFFERENT if self.stays else Verdict.UNCLEAR
 
 
@@ -128,14 +132,17 @@ class Round:
         """What was not equal, once it is known."""
         self.missing: tuple[str, ...] = ()
         """What the peer named and did not give."""
+        self.crowded: tuple[int, ...] = ()
+        """The seconds in which the peer may have more than it showed: they hold more than it gives at once."""
         self.method: Method | None = None
         self.talked = False  # the peer went along with negentropy
         self.hurried = False  # it said something that looks like a refusal
         self._scope = scope
         self._settled = settled
         self._name = name
-        self._pulls, self._pushes, self._closes = pulls, pushes, closes
-        self._negentropy = negentropy
+        self._pulls, self._pushes, self.closes = pulls, pushes, closes
+        self.negentropy = negentropy
+        self.whole = since is None
         self._filter: dict[str, Any] = {**scope.filter(), **({"since": since} if since else {})}
         self._wall = wall
         self._bounds = bounds
@@ -162,7 +169,7 @@ class Round:
             items,
             now=self._wall,
             bounds=self._bounds,
-            negentropy=self._negentropy,
+            negentropy=self.negentropy,
             prefix=self._name,
         )
         return self._start(reconciliation)
@@ -170,7 +177,7 @@ class Round:
     def unknown(self, ids: Sequence[str]) -> list[Effect]:
         self._need = [id for id in ids if id not in self._settled.declined]
         self.open = frozenset(self._need).union(self._have)
-        if not self._closes:
+        if not self.closes:
             return self._finish()
         self.step = Step.FETCHING
         return self._start(ByIds(self._need, self._scope.filter(), bounds=self._bounds, prefix=self._name))
@@ -235,7 +242,7 @@ class Round:
         return ours
 
     def _take(self, arrival: Arrival) -> None:
-        if self._closes and self._pulls:
+        if self.closes and self._pulls:
             self._brought.add(arrival.event.id)
             self.found.append(arrival)
 
@@ -244,6 +251,7 @@ class Round:
         if isinstance(machine, Reconciliation):
             result = machine.result
             self.method = result.method
+            self.crowded = result.unsure[:CROWDED_MAX] if self._pulls else ()
             self._have = [id for id in result.have if id not in self._settled.given] if self._pushes else []
             need = [id for id in result.need if id not in self._brought] if self._pulls else []
             self.step = Step.ASKING

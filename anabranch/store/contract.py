@@ -174,6 +174,7 @@ class LinkRecord(msgspec.Struct, frozen=True):
     origin: str = "command"  # or "config"
     state: str = "initial"
     unsure: bool = False  # the checkpoints may not hold: compare before resuming
+    crowded: tuple[int, ...] = ()  # seconds of which the peer may have more than it shows
     created_at: int = 0
     last_success_at: int | None = None
     last_failure_at: int | None = None

@@ -85,7 +85,7 @@ class Relay:
                     self._send(request)
 
     def pages(self, filter: Mapping[str, Any]) -> Iterator[Found]:
-        """All that the relay has for a filter."""
+        """All that the relay has for a filter. Where it shows no more than a part, that is a `FeedError`."""
         machine = Pages(filter, has_keys=True)
         todo = deque(machine.start())
         while True:
@@ -94,6 +94,11 @@ class Relay:
                 if isinstance(effect, Found):
                     yield effect
                 elif isinstance(effect, Finish):
+                    if machine.unsure:
+                        raise FeedError(
+                            f"{self._url} has more events of one second ({machine.unsure[0]}) than it gives at once, "
+                            "so not all can be read; let it give more, or read a node that has a link to it"
+                        )
                     return
                 else:
                     todo.extend(self._perform(effect, machine))

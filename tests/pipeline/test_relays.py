@@ -17,6 +17,7 @@ from anabranch.pipeline.jobs.ingest import ingest
 from anabranch.pipeline.lake import Lake
 from anabranch.pipeline.sources import open_feeds
 from anabranch.store.sqlite import SqliteStore
+from anabranch.wire.dialogue import BOUNDS
 
 Lakes = Callable[[], Lake]
 Nodes = Callable[..., Node]
@@ -98,6 +99,14 @@ def test_a_private_trimmed_node_is_read_with_a_key_as_well(start_node: Nodes):
     rows = list(rows_of(node.url, recipients=ME.pubkey, key=SECRET.hex()))
     assert {row["line"] for row in rows} == set(map(serialise, mine))
     with pytest.raises(FeedError, match="asks who we are"):
+        list(rows_of(node.url, recipients=ME.pubkey))
+
+
+def test_what_a_trimmed_node_cannot_show_whole_is_not_taken_for_all(start_node: Nodes):
+    node = start_node()
+    crowd = [revision(WRAPS[0], ME, "A", f"{n:064x}", at=START) for n in range(BOUNDS.page + 1)]
+    with_store(node, *map(serialise, crowd), floor=len(crowd))
+    with pytest.raises(FeedError, match=f"more events of one second .{START}. than it gives at once"):
         list(rows_of(node.url, recipients=ME.pubkey))
 
 

@@ -2,7 +2,8 @@
 
 Most of what the world's authors sign carries a stand-in that only the world's `Notary` can have made; it knows each of
 them and vouches for it. Some carry a real signature. Whatever the notary has not made itself is checked on the curve,
-so what is forged is found out just as it is outside. An event that goes from node to node is read once.
+so what is forged is found out just as it is outside. An event that goes from node to node is parsed and
+classified once.
 """
 
 from __future__ import annotations

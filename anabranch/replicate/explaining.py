@@ -102,9 +102,10 @@ def explained(following: Following, clock: float, wall: int, own: Log, dead_lett
         count = len(link.pull.pending)
         sentences.append(f"{count} operations are received and not applied; {link.pull.pending[0].blocked}.")
     if link.crowded:
+        others = f" and {len(link.crowded) - 1} others" if len(link.crowded) > 1 else ""
         sentences.append(
-            f"The peer has more of one second than it gives at once ({len(link.crowded)} such seconds, "
-            f"{link.crowded[0]} first), and did not reconcile: whether that was all cannot be seen."
+            f"The peer holds more events of the second {link.crowded[0]}{others} than it gives at once, and did not "
+            "reconcile: whether we have all of them cannot be seen."
         )
     if dead_letters:
         sentences.append(

@@ -299,8 +299,10 @@ class Following:
             before, state=link.state, unsure=link.unsure, crowded=link.crowded, failures=link.failures, **changes
         )
         record, written = self.record, self._written
-        news = (record.state, record.unsure, record.last_error) != (written.state, written.unsure, written.last_error)
-        if news or self._world.wall() - (written.last_failure_at or 0) >= FAILURES_NOTED_SECONDS:
+        if (
+            _news(record) != _news(written)
+            or self._world.wall() - (written.last_failure_at or 0) >= FAILURES_NOTED_SECONDS
+        ):
             self._written = record
             await self._write(lambda w: w.save_link(record))
 
@@ -427,6 +429,11 @@ class Following:
             "contiguousToken": contiguous.position if contiguous is not None else None,
             **more,
         }
+
+
+def _news(record: LinkRecord) -> tuple[Any, ...]:
+    """What of a record is worth a write."""
+    return record.state, record.unsure, record.crowded, record.last_error
 
 
 def _forget(task: asyncio.Task[Applied]) -> None:

@@ -183,8 +183,8 @@ def chunks(values: Sequence[T], size: int) -> Iterator[Sequence[T]]:
 
 
 def evened(values: Sequence[T], size: int = AT_ONCE) -> Iterator[Sequence[T]]:
-    """`chunks` whose lengths are powers of two, for what is asked with IN: the last value is said again. So a statement
-    has few forms, and every one is found prepared."""
+    """`chunks` whose lengths are powers of two, for what is asked for by value: the last one is said again. So a
+    statement has few forms, and every one is found prepared."""
     for chunk in chunks(values, size):
         missing = min(size, 1 << (len(chunk) - 1).bit_length()) - len(chunk)
         yield [*chunk, *[chunk[-1]] * missing] if missing else chunk

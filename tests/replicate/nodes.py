@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from http import HTTPStatus
 from typing import Any
 
 from processes import Node
+from websockets.asyncio.server import serve
+from websockets.datastructures import Headers
+from websockets.http11 import Response
 
 from anabranch.core.changes import LogQuery
 from anabranch.core.token import Position
@@ -55,3 +63,35 @@ def ids(node: Node) -> set[str]:
             return {entry.id for entry in page.entries if entry.raw is not None}
     finally:
         store.close()
+
+
+@asynccontextmanager
+async def serving(peer: Any) -> AsyncIterator[str]:
+    """A model of a relay at a real address, with what it says of itself."""
+
+    async def talk(socket: Any) -> None:
+        for frame in peer.greet():
+            await socket.send(json.dumps(frame))
+        async for message in socket:
+            for frame in peer.answer(message):
+                await socket.send(json.dumps(frame))
+
+    def inform(connection: Any, request: Any) -> Response | None:
+        if request.headers.get("Accept") != "application/nostr+json":
+            return None
+        body = json.dumps(peer.information).encode()
+        return Response(HTTPStatus.OK, "OK", Headers([("Content-Length", str(len(body)))]), body)
+
+    async with serve(talk, "127.0.0.1", 0, process_request=inform, close_timeout=0.1) as server:
+        yield f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+
+
+async def named(node: Node, words: str, seconds: float = 20) -> str:
+    """Wait until a link is explained with these words."""
+    said = ""
+    for _ in range(int(seconds / 0.1)):
+        said = await asyncio.to_thread(explained, node)
+        if words in said:
+            return said
+        await asyncio.sleep(0.1)
+    raise AssertionError(said)

@@ -1,8 +1,11 @@
 """More events in one second than a peer gives at once: pages cannot tell whether that was all, and a link says so."""
 
+import asyncio
+
 import pytest
 from histories import signed
 from link_driving import Drive, LogPeer
+from nodes import link, named, serving, shown
 from relay_model import HANG_UP, RelayModel
 
 from anabranch.core.checkpoint import Checkpoint
@@ -91,3 +94,15 @@ def test_a_plain_relay_whose_seconds_fit_is_said_to_be_equal():
     drive = Drive(Pages(EVENTS[:CAP], cap=CAP)).run(30)
     assert drive.link.caught_up
     assert len(drive.store) == CAP
+
+
+async def test_a_real_node_names_the_second_and_still_knows_it_when_it_starts_again(start_node):
+    node = start_node()
+    async with serving(Pages(EVENTS, cap=CAP)) as url:
+        await asyncio.to_thread(link, node, url)
+        await named(node, "of the second 1000 than it gives at once")
+        await asyncio.to_thread(node.stop)
+        await asyncio.to_thread(node.start)
+        said = await named(node, "of the second 1000 than it gives at once")
+        await named(node, "It is live")
+        assert not (await asyncio.to_thread(shown, node))["caught_up"], said

@@ -2,16 +2,11 @@
 
 import asyncio
 import json
-from contextlib import asynccontextmanager
-from http import HTTPStatus
 
 import pytest
 from link_driving import LogPeer
-from nodes import explained, ids, link, shown
+from nodes import ids, link, named, serving, shown
 from relay_model import items
-from websockets.asyncio.server import serve
-from websockets.datastructures import Headers
-from websockets.http11 import Response
 
 from anabranch.core import nostr
 from anabranch.core.negentropy import Reconciler
@@ -58,34 +53,6 @@ class Foreign(LogPeer):
     def information(self):
         self.epoch = f"epoch-{self.connections}"
         return super().information
-
-
-@asynccontextmanager
-async def serving(peer):
-    async def talk(socket):
-        for frame in peer.greet():
-            await socket.send(json.dumps(frame))
-        async for message in socket:
-            for frame in peer.answer(message):
-                await socket.send(json.dumps(frame))
-
-    def inform(connection, request):
-        if request.headers.get("Accept") != "application/nostr+json":
-            return None
-        body = json.dumps(peer.information).encode()
-        return Response(HTTPStatus.OK, "OK", Headers([("Content-Length", str(len(body)))]), body)
-
-    async with serve(talk, "127.0.0.1", 0, process_request=inform, close_timeout=0.1) as server:
-        yield f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
-
-
-async def named(node, words, seconds=20):
-    for _ in range(int(seconds / 0.1)):
-        said = await asyncio.to_thread(explained, node)
-        if words in said:
-            return said
-        await asyncio.sleep(0.1)
-    raise AssertionError(said)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ another.
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
@@ -116,6 +117,14 @@ def _start_java(*arguments: Any, **more: Any) -> Any:
 
 
 java_gateway.Popen = _start_java
+
+
+def _is_not_py4js(record: logging.LogRecord) -> bool:
+    """Py4J writes what it raises into the root log too, with a traceback, onto the user's terminal."""
+    return record.module != "java_gateway"
+
+
+logging.getLogger().addFilter(_is_not_py4js)
 
 
 def last_words(error: Exception) -> str:

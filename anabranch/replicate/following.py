@@ -181,8 +181,9 @@ class Following:
         return taken > 0
 
     def _flush(self) -> bool:
-        """Nothing more has come for now: what is gathered is applied."""
-        if self._inbox:
+        """Nothing more has come for now: what is gathered is applied. While other pages are on their way to the disk it
+        gathers on: a commit costs the same for one operation as for many."""
+        if self._inbox or self._pages:
             return False
         self._tell(self.link.flush(self._now))
         return bool(self._todo)

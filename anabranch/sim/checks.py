@@ -301,11 +301,15 @@ def ids(connection: apsw.Connection) -> set[str]:
 def current(host: Host, tombstones: bool = False) -> dict[bytes, frozenset[bytes]]:
     """The heads of every document, without those that are wholly deleted, unless they are wanted too; and, under no
     name, all that is no version of anything."""
+    return host.store.read(("current", tombstones), lambda: _current(host.store.connection, tombstones))
+
+
+def _current(connection: apsw.Connection, tombstones: bool) -> dict[bytes, frozenset[bytes]]:
     heads: dict[bytes, dict[bytes, int]] = {}
-    for document, name, action in host.store.connection.execute(_HEADS):
+    for document, name, action in connection.execute(_HEADS):
         heads.setdefault(document, {})[name] = action
     kept = {document: frozenset(found) for document, found in heads.items() if tombstones or not all(found.values())}
-    rows = host.store.connection.execute("SELECT id FROM operations WHERE document IS NULL AND state = 0")
+    rows = connection.execute("SELECT id FROM operations WHERE document IS NULL AND state = 0")
     return {**kept, b"": frozenset(row[0] for row in rows)}
 
 

@@ -14,7 +14,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 import apsw
 
@@ -132,7 +132,7 @@ class HostStore:
         self.path = Path(DATABASE)
         self.connection = disks.connection(host.disk, DATABASE)
         self._read_at = -1
-        self._log: Log
+        self._read: dict[Any, Any] = {}
         try:
             sqlite.tuned(self.connection, "FULL")
             self.connection.pragma("wal_autocheckpoint", host.pages_a_checkpoint)
@@ -146,10 +146,16 @@ class HostStore:
         return HostReader(self.connection, self.path)
 
     def log(self) -> Log:
-        """Read anew only after something was written."""
+        return self.read("log", self.writer.log)
+
+    def read(self, name: Any, read: Callable[[], T]) -> T:
+        """What `read` finds, under a name; read anew only after something was written."""
         if self._read_at != (changes := self.connection.total_changes()):
-            self._read_at, self._log = changes, self.writer.log()
-        return self._log
+            self._read_at = changes
+            self._read.clear()
+        if name not in self._read:
+            self._read[name] = read()
+        return cast(T, self._read[name])
 
     def announce(self, url: str = "") -> None:
         log = self.writer.log()

@@ -15,8 +15,8 @@ from anabranch.node import hub, replay
 from anabranch.store import compaction
 
 KNOBS: list[tuple[ModuleType, str, tuple[int, ...]]] = [
-    (replay, "HANDFUL", (1, 3, 20)),
-    (replay, "HANDFUL_BYTES", (300, 4_000)),
+    (replay, "HANDFUL", (2, 5, 20)),
+    (replay, "HANDFUL_BYTES", (1_000, 4_000)),
     (hub, "RECENT_OPERATIONS", (1, 4, 30)),
     (compaction, "DOCUMENTS_A_STEP", (1, 3)),
     (compaction, "OPERATIONS_A_STEP", (1, 5)),

@@ -168,7 +168,7 @@ class World:
         timing = Timing(
             retry_max=draw.choice((5.0, 300.0)),
             verify=draw.choice((20.0, 300.0)),
-            page_count=draw.choice((10, 50, 500)),
+            page_count=draw.choice((20, 60, 500)),
         )
         host = Host(name, self.network, settings, pace, self.checks, draw, pages, timing)
         self.checks.links.hosts[name] = host

@@ -195,7 +195,7 @@ class RevisionsOfGroup:
 
     def _read(self, keys: set[tuple[bytes, bytes]]) -> None:
         for chunk in evened(list(keys)):
-            asked, values = _pairs(len(chunk)), [value for key in chunk for value in key]
+            asked, values = pairs(len(chunk)), [value for key in chunk for value in key]
             for document, revision, state in self._all(
                 f"SELECT r.document, r.revision, o.state FROM {asked} CROSS JOIN revisions r "
                 "ON r.document = asked.column1 AND r.revision = asked.column2 "
@@ -225,7 +225,7 @@ class RevisionsOfGroup:
             for parent in op.revision.parents
         }
         for chunk in evened(list(wanted)):
-            asked, values = _pairs(len(chunk)), [value for key in chunk for value in key]
+            asked, values = pairs(len(chunk)), [value for key in chunk for value in key]
             for document, revision in self._all(
                 f"SELECT r.document, r.revision FROM {asked} CROSS JOIN revisions r "
                 "ON r.document = asked.column1 AND r.revision = asked.column2 "
@@ -326,6 +326,6 @@ class RevisionsOfGroup:
 
 
 @lru_cache(maxsize=64)
-def _pairs(count: int) -> str:
+def pairs(count: int) -> str:
     """So many bound pairs (document, revision), to be joined."""
     return f"(VALUES {','.join(['(?,?)'] * count)}) AS asked"

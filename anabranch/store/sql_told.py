@@ -18,8 +18,8 @@ from anabranch.core.operation import Family, document_key
 from anabranch.core.revisions import Ancestor, Name
 from anabranch.core.token import START, Position
 from anabranch.store.contract import TOLD_MAX
-from anabranch.store.sql import Database, chunks, marks
-from anabranch.store.sql_revisions import Edges
+from anabranch.store.sql import Database, evened, marks
+from anabranch.store.sql_revisions import Edges, pairs
 
 ROWS_A_PAGE = 2_000
 NAMES_AT_ONCE = 256
@@ -90,7 +90,7 @@ class ToldReader:
     def _without_payload(self, recipient: str, revisions: Iterable[str]) -> list[Ancestor]:
         """What is known of revisions that are compacted, or only heard of, by document and name."""
         found: dict[tuple[str, str], Ancestor] = {}
-        for some in chunks(sorted(map(bytes.fromhex, revisions)), NAMES_AT_ONCE):
+        for some in evened(sorted(map(bytes.fromhex, revisions))):
             rows = self._rows(
                 "SELECT recipient, coordinate, revision, parents FROM told "
                 f"WHERE revision IN ({marks(some)}) AND recipient = ?",
@@ -112,20 +112,23 @@ class ToldReader:
         both is `after`, there is nothing further on.
         """
         rows = self._rows(
-            "SELECT r.position, r.recipient, o.coordinate, r.parents FROM revisions r "
+            "SELECT r.position, r.document, r.recipient, o.coordinate, r.parents FROM revisions r "
             "JOIN operations o ON o.position = r.position "
             "WHERE r.position > ? AND o.state <> 2 ORDER BY r.position LIMIT ?",
             (after, ROWS_A_PAGE),
         )
-        named = dict.fromkeys(also)
-        heard_of = self._rows("SELECT number, recipient, coordinate, parents FROM told") if after == START else []
-        for _, recipient, coordinate, parents in (*rows, *heard_of):
-            named.update(dict.fromkeys(Name(recipient, coordinate, parent) for parent in _split(parents)))
-        keys = {_key(name): name for name in named}
+        heard_of = []
+        if after == START:
+            heard_of = self._rows("SELECT number, document, recipient, coordinate, parents FROM told")
+        whose = {_key(name): (name.recipient, name.coordinate) for name in also}
+        for _, document, recipient, coordinate, parents in (*rows, *heard_of):
+            for at in range(0, len(parents), 32):
+                whose[document, parents[at : at + 32]] = recipient, coordinate
         for table in ("revisions", "told"):
-            for key in _there(self._rows, table, list(keys)):
-                keys.pop(key, None)
-        return Position(rows[-1][0]) if rows else after, list(keys.values())
+            for key in _there(self._rows, table, list(whose)):
+                whose.pop(key, None)
+        names = [Name(recipient, coordinate, key[1].hex()) for key, (recipient, coordinate) in whose.items()]
+        return Position(rows[-1][0]) if rows else after, names
 
 
 Key = tuple[bytes, bytes]
@@ -138,10 +141,11 @@ def _key(name: Name) -> Key:
 
 def _there(rows: Callable[[str, list[bytes]], list[Any]], table: str, keys: list[Key]) -> Iterator[Key]:
     """Which of the revisions a table has."""
-    for some in chunks(keys, 128):
-        pairs, values = ",".join(["(?,?)"] * len(some)), [value for key in some for value in key]
+    for some in evened(keys):
         for document, revision in rows(
-            f"SELECT document, revision FROM {table} WHERE (document, revision) IN (VALUES {pairs})", values
+            f"SELECT t.document, t.revision FROM {pairs(len(some))} CROSS JOIN {table} t "
+            "ON t.document = asked.column1 AND t.revision = asked.column2",
+            [value for key in some for value in key],
         ):
             yield bytes(document), bytes(revision)
 

@@ -1,5 +1,8 @@
 # Two commands on a fresh machine: `make run` and `make test`. Everything lands in .venv and .peers.
-PYTHON ?= python3
+# The system's own Python first, where it is new enough: a distribution builds it optimised, pyenv by default does not,
+# and that is a tenth of the speed. Another one: make PYTHON=python3.13
+FIT    := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
+PYTHON ?= $(shell /usr/bin/python3 -c '$(FIT)' 2>/dev/null && echo /usr/bin/python3 || echo python3)
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
@@ -18,7 +21,7 @@ $(READY): requirements.lock pyproject.toml
 	  || { command -v apt-get >/dev/null && apt-get install -y -qq python3-venv && $(PYTHON) -m venv $(VENV); } \
 	  || { echo "Python's venv module is missing: install your system's python3-venv package, then try again."; exit 1; }
 	@echo "Installing the pinned dependencies into $(VENV) …"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --use-pep517 --require-hashes -r requirements.lock
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 

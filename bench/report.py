@@ -47,6 +47,7 @@ class Report:
     rounds: dict[str, list[Round]] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
     ratios: list[dict[str, object]] = field(default_factory=list)
+    _ticks: tuple[int, int] = field(default_factory=lambda: _stolen_and_wanted())
 
     def available(self, names: set[str] | None = None) -> list[Relay]:
         """The relays that can be measured here; the others are noted with their reason."""
@@ -114,11 +115,16 @@ class Report:
         verdict = {True: "met", False: "NOT met", None: "not judged"}[met]
         say(f"  = {figure}{f' against {against}' if against else ''}: {_short(ratio)} (target {target}): {verdict}")
 
+    def stolen(self) -> float | None:
+        """The share of the CPU time wanted here that the host gave to others, since the report was begun."""
+        stolen, wanted = (now - then for now, then in zip(_stolen_and_wanted(), self._ticks, strict=True))
+        return round(stolen / wanted, 3) if wanted else None
+
     def as_json(self) -> str:
         names = [relay.name for relay in self.setting.relays if relay.name in self.rounds]
         document = {
             "benchmark": self.benchmark,
-            "machine": machine(),
+            "machine": machine() | {"stolen": self.stolen()},
             "command": " ".join(["python -m bench", *sys.argv[1:]]),
             "settings": {"rounds": self.setting.rounds, "quick": self.setting.quick, **self.settings},
             "relays": {
@@ -165,6 +171,12 @@ def machine() -> dict[str, object]:
         "python": platform.python_version(),
         "load_average": round(os.getloadavg()[0], 2),
     }
+
+
+def _stolen_and_wanted() -> tuple[int, int]:
+    """In ticks of all cores: what the host took away, and with it what was worked."""
+    user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, Path("/proc/stat").read_text().split()[1:9])
+    return steal, user + nice + system + irq + softirq + steal
 
 
 def percentile(values: list[float], share: float) -> float:

@@ -4,9 +4,10 @@
 to itself, so only one thing is known of a page: above its oldest second it is complete. The next page ends at that
 second, not below it, and what comes twice is dropped. A page that lies in one second altogether cannot be continued.
 That it was cut off shows by what lies below it, by the size of other pages that were, or by holding all we asked for:
-then the second goes into `unsure`, and the caller knows where completeness cannot be shown. (A relay whose whole answer
-is one second, cut off at a limit of its own below ours, cannot be told from one that has no more.) The end is an empty
-page.
+then the second goes into `unsure`, and the caller knows where completeness cannot be shown. Where a filter's `since`
+hides what lies below the last such page, the relay is asked for one event more than the page had, whenever it was made.
+(A relay whose whole store is one second, cut off at a limit of its own below ours, cannot be told from one that has no
+more.) The end is an empty page.
 
 `ByIds` asks for ids in chunks, a few chunks at a time, and asks again for what a relay's limit left out as long as
 that brings anything. Both check each event: well-formed, with its own id, matching the filter.
@@ -111,8 +112,11 @@ class Pages(_Task):
         self._since = self._wanted.since or 0
         self._until = TIMESTAMP_MAX if self._wanted.until is None else self._wanted.until
         self._last = 0  # how many the page before had
+        self._most = 0  # how many the largest page had
+        self._page: frozenset[str] = frozenset()  # the last one that was not empty
         self._cut_off: int | None = None  # the size of the smallest page that is known to have left something out
         self._crowded: int | None = None  # the second that the page before lay in altogether
+        self._probed: frozenset[str] | None = None  # the last page, while the relay is asked whether it gives more
         self._unsettled: dict[str, int] = {}  # what was found at or below `until`, and when each was made
         self._settled: list[Settled] = []
         self.unsure: list[int] = []
@@ -122,7 +126,7 @@ class Pages(_Task):
         return self._next() if self._since <= self._until else [Finish()]
 
     def again(self) -> list[Effect]:
-        return self._next()
+        return self._next() if self._probed is None else self._probe()
 
     def settled(self) -> list[Settled]:
         """What has become certain since this was asked last."""
@@ -130,12 +134,15 @@ class Pages(_Task):
         return news
 
     def _next(self) -> list[Effect]:
+        return self._ask(self._filter, self._wanted, self._bounds.page)
+
+    def _ask(self, filter: Mapping[str, Any], wanted: Filter, limit: int) -> list[Effect]:
         self._subscription = self._name("page-")
         self._here: dict[str, int] = {}  # all of this page, and of it what had not been found before
         self._new = 0
         until = {"until": self._until} if self._until < TIMESTAMP_MAX else {}
-        self._window = msgspec.structs.replace(self._wanted, until=self._until)
-        return [Send(dialogue.req(self._subscription, {**self._filter, **until, "limit": self._bounds.page}))]
+        self._window = msgspec.structs.replace(wanted, until=self._until)
+        return [Send(dialogue.req(self._subscription, {**filter, **until, "limit": limit}))]
 
     def hear(self, answer: Answer) -> list[Effect] | None:
         if isinstance(answer, Stored) and answer.subscription == self._subscription:
@@ -154,7 +161,7 @@ class Pages(_Task):
         if event.id in self._here:
             return None  # said twice: no progress
         self._here[event.id] = event.created_at
-        if event.id in self._unsettled:
+        if event.id in self._unsettled or self._probed is not None:
             return []
         self._new += 1
         self._unsettled[event.id] = event.created_at
@@ -162,14 +169,17 @@ class Pages(_Task):
 
     def _end(self) -> list[Effect]:
         """A page is complete: what it settles, and what to ask next."""
+        if self._probed is not None:
+            return self._judge(self._probed)
         if self._new and self._last:  # the page before could have had these, too: it was cut off
             self._cut_off = min(self._last, self._cut_off or self._last)
             if self._crowded is not None:
                 self.unsure.append(self._crowded)
-        self._last, self._crowded = len(self._here), None
         if not self._here:
             self._settle(self._since)
-            return [Finish()]
+            return self._finish()
+        self._last, self._crowded = len(self._here), None
+        self._most, self._page = max(self._most, self._last), frozenset(self._here)
         lowest = min(self._here.values())
         if lowest < self._until:
             self._settle(lowest + 1)
@@ -181,7 +191,31 @@ class Pages(_Task):
             self._crowded = lowest
         self._settle(lowest)
         self._until = lowest - 1
-        return self._next() if self._since <= self._until else [Finish()]
+        return self._next() if self._since <= self._until else self._finish()
+
+    def _finish(self) -> list[Effect]:
+        """The end, unless the last page lay in one second, and may have been all that the relay gives at once."""
+        if self._crowded is None or not self._since or self._last < self._most:
+            return [Finish()]
+        self._probed, self._until = self._page, TIMESTAMP_MAX
+        return self._probe()
+
+    def _probe(self) -> list[Effect]:
+        """Ask for one event more than the page had, whenever it was made; or for one that is older than all of it."""
+        filter = {name: value for name, value in self._filter.items() if name != "since"}
+        limit = self._last + 1 if self._until == TIMESTAMP_MAX else 1
+        return self._ask(filter, msgspec.structs.replace(self._wanted, since=None), limit)
+
+    def _judge(self, page: frozenset[str]) -> list[Effect]:
+        """The page was whole if the relay gives more at once, and perhaps not if it has more and does not give it."""
+        assert self._crowded is not None
+        everywhere = self._until == TIMESTAMP_MAX
+        if everywhere and self._here.keys() == page:  # all there is, or the newest of it
+            self._until = self._crowded - 1
+            return self._probe()
+        if self._here and not (everywhere and len(self._here) > self._last):
+            self.unsure.append(self._crowded)
+        return [Finish()]
 
     def _settle(self, since: int) -> None:
         """From there up to where we are, all is known."""

@@ -132,6 +132,10 @@ class Forget(msgspec.Struct, frozen=True):
     """Begin anew: no checkpoints, no dead letters."""
 
 
+class Remember(msgspec.Struct, frozen=True):
+    """Write down what has changed of the link's record, though its state has not."""
+
+
 class Told(msgspec.Struct, frozen=True):
     """The state is another one, or something is to be remembered of it."""
 
@@ -163,6 +167,7 @@ Effect = (
     | LoadOwed
     | Bury
     | Forget
+    | Remember
     | Told
     | Noted
 )

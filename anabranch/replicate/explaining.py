@@ -128,6 +128,8 @@ def explained(following: Following, clock: float, wall: int, own: Log, dead_lett
 def _standing(link: Link) -> str:
     if link.caught_up:
         return "It is live and caught up: the digests of both sides were equal, and nothing is under way."
+    if link.state is LinkState.LIVE and link.phase is Phase.STREAMING and link.crowded:
+        return "It is live, and is not said to be caught up: not all that the peer has can be seen."
     return {
         LinkState.INITIAL: "It has not caught up since the node started or the link was made.",
         LinkState.LIVE: "It is live; something is under way, or the stream is being taken up again.",

@@ -276,6 +276,8 @@ class Following:
             case do.Forget():
                 await self._write(lambda w: w.forget_link(name))
                 self._pull = Checkpoint()
+            case do.Remember():
+                await self._save()
             case do.Noted(code, why):
                 if code in ("gap", "overflow", "closure", "disorder", "diverged"):
                     self._world.repaired(code)

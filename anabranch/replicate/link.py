@@ -5,8 +5,9 @@
 Calls come in (`opened`, `heard`, `tick`, the answers to `Load…` and `Apply`, the operator's words), effects go out. On
 a connection the link first looks whether its checkpoint holds: in the peer's log by stream, epoch and position, with a
 relay that tells none of these by an operation that it must still have. Where it does not, or there is none, the two
-are reconciled by digest. Then the stream is followed, and the digests are compared again; only when they are equal is
-the link live. From time to time they are compared once more: a peer that withholds something is found out.
+are reconciled by digest. Then the stream is followed, and the digests are compared again; only when nothing is found to
+differ is the link live, and only when all could be seen is it caught up. From time to time they are compared once more:
+a peer that withholds something is found out. With a relay that has no log a part is compared before each stream.
 
 The checkpoint moves with the page it belongs to, in one transaction, through contiguous completion, within one log.
 A peer that breaks its word is named and left, and tried again after a pause that grows; nothing that it said moves the
@@ -30,6 +31,7 @@ from anabranch.replicate.identity import Identity
 from anabranch.replicate.intake import Intake
 from anabranch.replicate.introduction import Introduction
 from anabranch.replicate.lineage import Lineage
+from anabranch.replicate.manner import Manner
 from anabranch.replicate.pauses import Pauses
 from anabranch.replicate.peers import Peer, PeerKind
 from anabranch.replicate.push import Pusher
@@ -41,7 +43,6 @@ from anabranch.store.contract import LinkRecord
 from anabranch.wire import dialogue
 from anabranch.wire.authentication import NotLetIn
 from anabranch.wire.dialogue import BOUNDS, Answer, Bounds
-from anabranch.wire.reconciliation import Method
 
 TEXT_MAX = 300
 RENEW_AFTER = 5_000  # messages to a plain relay on one connection
@@ -83,8 +84,7 @@ class Link:
         self._settled = Settled()
         self._seen: tuple[str, str] | None = None  # the log that the peer had the last time
         self._lineage = Lineage(spec.scope)
-        self._pages_only = False
-        self._silenced = 0  # connections that ended on the first message of negentropy
+        self._manner = Manner()
         self._pauses = Pauses(timing, share)
         self._names = 0
         self._numbers = itertools.count(1)
@@ -205,8 +205,7 @@ class Link:
         """The connection is gone, or is to go: what was not applied is forgotten, and it is tried again later."""
         if self.phase is Phase.OFFLINE:
             return []
-        if self.round is not None and self.round.step is Step.RECONCILING and not self.round.talked:
-            self._silenced += 1  # to hang up on NEG-OPEN is a refusal as well
+        self._manner.lost(self.round)
         effects = self._retreat(reason, now)
         if self._pauses.exhausted and Cue.EXHAUSTED in TRANSITIONS[self.state]:
             effects += self._turn(Cue.EXHAUSTED, reason, now)
@@ -271,6 +270,8 @@ class Link:
         lacks = (self.spec.pulls and known is None) or (self.spec.pushes and self.push.contiguous is None)
         if lacks or self.unsure or self.state in (LinkState.REPAIRING, LinkState.DEGRADED_POLL):
             return self._reconcile(now)
+        if self.peer.kind is PeerKind.PLAIN and self.spec.pulls:
+            return self._cover(now)
         return self._subscribe(now)
 
     def _note_gap(self, missed: GapReason) -> None:
@@ -280,11 +281,16 @@ class Link:
             self.gap = found.to_wire(self.peer.log, known)
 
     def _reconcile(self, now: float) -> list[Effect]:
+        self._settled.clear()
+        return self._cover(now, pushes=self.spec.pushes)
+
+    def _cover(self, now: float, pushes: bool = False) -> list[Effect]:
+        """Fetch all that the peer has by now. A relay without a log may give only the newest of what it is asked for:
+        before its stream can be a place to resume from, what was made since the last such place is compared."""
         assert self.peer is not None
         self.phase = Phase.RECONCILING
-        self._settled.clear()
         self._target = peers.tip(self.peer, self._epoch, self._wall())
-        return self._start_round(now, closes=True)
+        return self._start_round(now, closes=True, pushes=pushes)
 
     def items(self, items: Items, log: Log, now: float) -> list[Effect]:
         """The answer to `LoadItems`: our set, and our own log as it was before the set was read."""
@@ -298,9 +304,7 @@ class Link:
         return self._in_round(lambda running: running.items(items), now)
 
     def _can_replay_all(self) -> bool:
-        peer = self.peer
-        whole = peer is not None and peer.kind is PeerKind.LOG and gap(peer.log, START) is None
-        return whole and self.spec.pulls and self.pull.contiguous is None and not self.unsure
+        return self._replayable and self.spec.pulls and self.pull.contiguous is None and not self.unsure
 
     def _save_push(self) -> list[Effect]:
         if not self.spec.pushes or self._own is None:
@@ -310,9 +314,9 @@ class Link:
 
     # --- comparing ---
 
-    def _start_round(self, now: float, closes: bool) -> list[Effect]:
+    def _start_round(self, now: float, closes: bool, pushes: bool) -> list[Effect]:
         assert self.peer is not None
-        refuses = self._pages_only or self.peer.reconciles is False or self._silenced >= 2
+        refuses = self._manner.refuses(self.peer)
         whole = not refuses or self.unsure or self.pull.contiguous is None or self.peer.kind is not PeerKind.PLAIN
         log_followed = self.phase is Phase.STREAMING and self.peer.kind is PeerKind.LOG and self.spec.pulls
         traces = log_followed and self._lineage.carried
@@ -321,7 +325,7 @@ class Link:
             self._settled,
             name=self._name("round"),
             pulls=self.spec.pulls,
-            pushes=self.spec.pushes,
+            pushes=pushes,
             closes=closes,
             negentropy=not refuses,
             since=None if whole else peers.overlapping(self.pull.contiguous, self._wall()),
@@ -352,17 +356,25 @@ class Link:
     def _round_done(self, now: float) -> list[Effect]:
         done, self.round = self.round, None
         assert done is not None and self.peer is not None
-        self._silenced = 0 if done.talked else self._silenced
-        self._pages_only = self._pages_only or done.method is Method.PAGES
-        self.crowded = done.crowded if done.whole else tuple(sorted({*self.crowded, *done.crowded}))[:CROWDED_MAX]
-        if done.crowded and self.peer.reconciles:  # pages cannot tell whether that is all, and negentropy can
-            self._pages_only, self._silenced = False, 0
-            if not done.negentropy:
-                return self._start_round(now, done.closes)
-            if self.peer.kind is PeerKind.LOG:
-                return self.lost("it did not reconcile, and has more of one second than it gives at once", now)
-        if self.phase is Phase.RECONCILING:
-            return [*self._save_pull(), *self._save_push(), *self._subscribe(now)]
+        self._manner.learn(done)
+        named = self.crowded
+        self.crowded = done.crowded if done.whole else tuple(sorted({*named, *done.crowded}))[:CROWDED_MAX]
+        remember: list[Effect] = [do.Remember()] if self.crowded != named else []
+        return [*remember, *self._conclude(done, now)]
+
+    def _conclude(self, done: Round, now: float) -> list[Effect]:
+        assert self.peer is not None
+        reconciling = self.phase is Phase.RECONCILING
+        positioned = self.peer.kind is not PeerKind.PLAIN
+        stuck = reconciling and self.peer.kind is PeerKind.LOG and bool(done.crowded) and not self._replayable
+        if self._manner.asks_again(done, self.peer, needed=stuck):
+            return self._start_round(now, done.closes, done.pushes)
+        if stuck:
+            return self.lost("it did not reconcile, and has more of one second than it gives at once", now)
+        if reconciling:
+            # What pages could not show comes with the stream, if that can be had from where it was known to be whole.
+            covered = [] if done.crowded and positioned and self._replayable else self._save_pull()
+            return [*covered, *(self._save_push() if done.pushes else ()), *self._subscribe(now)]
         if self.pull.pending:
             return self._doubt(Cue.CLOSURE, str(self.pull.pending[0].blocked), now)
         verdict = self._comparisons.judge(done.open, done.missing, not self.crowded)
@@ -375,6 +387,14 @@ class Link:
         if self.state is LinkState.LIVE:
             return self._doubt(Cue.DIVERGED, f"the digests differ in {len(stays)} operations, and stay so", now)
         return self._accuse(f"names {len(stays)} operations that it does not give or keep, {min(stays)} first", now)
+
+    @property
+    def _replayable(self) -> bool:
+        """Whether the peer's stream can be had from our checkpoint on, or where there is none from its beginning."""
+        peer, known = self.peer, self.pull.contiguous
+        if peer is None or known is None:
+            return peer is not None and peer.kind is PeerKind.LOG and gap(peer.log, START) is None
+        return peers.resume_gap(peer, self._epoch, known) is None
 
     def _save_pull(self) -> list[Effect]:
         """After a repair: all that the peer had when we came is here."""
@@ -538,7 +558,8 @@ class Link:
         if self.pull.pending and self.phase is Phase.STREAMING and not self._intake.applying and self.round is None:
             self._compare_at = now  # a comparison fetches what they wait for, if the peer has it
         if self._may_compare and self._compare_at is not None and now >= self._compare_at:
-            effects += self._start_round(now, closes=self.state is not LinkState.LIVE or bool(self.pull.pending))
+            closes = self.state is not LinkState.LIVE or bool(self.pull.pending)
+            effects += self._start_round(now, closes, self.spec.pushes)
         if self.phase is Phase.STREAMING and not self._awaits_peer:
             self._patience_until = None
         return self._renewed(effects, now)
@@ -599,7 +620,7 @@ class Link:
             return []
         self.unsure = True
         self.repairs += 1
-        self._pages_only = False
+        self._manner.forget()
         self._hang_up()
         return [do.HangUp(), *self._turn(Cue.REPAIR, "", now), *self._at_once(now)]
 

@@ -140,7 +140,7 @@ class Round:
         self._scope = scope
         self._settled = settled
         self._name = name
-        self._pulls, self._pushes, self.closes = pulls, pushes, closes
+        self._pulls, self.pushes, self.closes = pulls, pushes, closes
         self.negentropy = negentropy
         self.whole = since is None
         self._filter: dict[str, Any] = {**scope.filter(), **({"since": since} if since else {})}
@@ -252,7 +252,7 @@ class Round:
             result = machine.result
             self.method = result.method
             self.crowded = result.unsure[:CROWDED_MAX] if self._pulls else ()
-            self._have = [id for id in result.have if id not in self._settled.given] if self._pushes else []
+            self._have = [id for id in result.have if id not in self._settled.given] if self.pushes else []
             need = [id for id in result.need if id not in self._brought] if self._pulls else []
             self.step = Step.ASKING
             return [LoadUnknown(tuple(need))]

@@ -1,8 +1,8 @@
 """The states of a link, and what leads from one to another: the table that the machine runs and the docs draw.
 
-A link is `live` only while the stream is there and the digests were equal. Whatever casts doubt on the checkpoint leads
-to `repairing`, and from there only the comparison leads back. `degraded_poll` compares by polling while the stream
-cannot be had.
+A link is `live` only while the stream is there and the comparison found no difference. Whatever casts doubt on the
+checkpoint leads to `repairing`, and from there only the comparison leads back. `degraded_poll` compares by polling
+while the stream cannot be had.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Cue(StrEnum):
 
 
 CUE_WORDS = {
-    Cue.CAUGHT_UP: "the stream is there, and the digests are equal",
+    Cue.CAUGHT_UP: "the stream is there, and nothing was found to differ",
     Cue.GAP: "the checkpoint is of no use in the peer's log, or in ours",
     Cue.OVERFLOW: "more is pending than may be",
     Cue.CLOSURE: "something that an operation needs is not to be had",

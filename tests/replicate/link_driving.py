@@ -106,6 +106,8 @@ class Drive:
         self.dials: list[float] = []
         self.pages: list[do.Apply] = []
         self.saved: list[Checkpoint] = []
+        self.remembered: list[tuple[int, ...]] = []
+        """The crowded seconds of each time that the record was to be written down."""
         self.echoes: set[str] = set()
         self.record = record or LinkRecord("up", "ws://peer/", direction)
         self.spec = LinkSpec("up", "ws://peer/", scope, Direction(direction))
@@ -222,6 +224,8 @@ class Drive:
                 self._do(link.owed(Owed(tuple(owed), Position(after + len(page)), self.own), now))
             case do.SavePull(checkpoint) | do.SavePush(checkpoint):
                 self.saved.append(checkpoint)
+            case do.Remember():
+                self.remembered.append(link.crowded)
             case do.Bury():
                 self.buried.append(effect)
             case do.Told():

@@ -1,0 +1,44 @@
+"""In which manner a peer is compared with: by negentropy as long as it goes along, page by page where it does not.
+
+A peer may refuse in words, by silence, or by hanging up on the first message. Pages do as well, but for one thing: of a
+second that holds more than the peer gives at once they cannot tell whether it was seen whole. Then a peer that says it
+reconciles is asked to once more; not at once where that has just cost two connections, unless nothing else would do.
+"""
+
+from __future__ import annotations
+
+from anabranch.replicate.peers import Peer, PeerKind
+from anabranch.replicate.repair import Round, Step
+from anabranch.wire.reconciliation import Method
+
+HANG_UPS = 2
+
+
+class Manner:
+    def __init__(self) -> None:
+        self._pages = False  # it refused, in words or by silence
+        self._hang_ups = 0  # connections that ended on the first message of negentropy
+
+    def refuses(self, peer: Peer) -> bool:
+        return self._pages or peer.reconciles is False or self._hang_ups >= HANG_UPS
+
+    def lost(self, round: Round | None) -> None:
+        """The connection is gone, in this round: to hang up on NEG-OPEN is a refusal as well."""
+        self._hang_ups += round is not None and round.step is Step.RECONCILING and not round.talked
+
+    def learn(self, done: Round) -> None:
+        self._hang_ups = 0 if done.talked else self._hang_ups
+        self._pages = self._pages or done.method is Method.PAGES
+
+    def asks_again(self, done: Round, peer: Peer, needed: bool) -> bool:
+        """Whether to compare by negentropy at once, after pages that did not show all. `needed`: nothing else does."""
+        if not done.crowded or not peer.reconciles:
+            return False
+        hung_up, self._pages = self._hang_ups >= HANG_UPS, False
+        if peer.kind is PeerKind.LOG:  # it does reconcile, and will be asked to the next time
+            self._hang_ups = 0
+        return not done.negentropy and (needed or not hung_up)
+
+    def forget(self) -> None:
+        """Try everything anew: the operator's word."""
+        self._pages, self._hang_ups = False, 0

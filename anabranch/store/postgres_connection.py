@@ -220,14 +220,19 @@ class PostgresConnection:
 
 # --- statements ------------------------------------------------------------------------------------------------------
 
-_WORDS = re.compile(r" INDEXED BY \w+| NOT INDEXED| OR ROLLBACK(?= INTO)| IMMEDIATE\b|\bIN \(\)|\bCROSS(?= JOIN)|\?\d*")
+_WORDS = re.compile(r" INDEXED BY \w+| NOT INDEXED| OR ROLLBACK(?= INTO)| IMMEDIATE\b|\bIN \(\)|\?\d*")
+# SQLite takes a cross join in the order in which it is written. PostgreSQL does only if each side is asked row by row:
+# else a table that was empty when it last looked may lead, and all of it is read for every row of the other.
+_IN_ORDER = re.compile(
+    r"CROSS JOIN (\w+) (\w+) ON ((?:[^()]|\([^()]*\))+?)(?= WHERE\b| (?:CROSS |LEFT )?JOIN\b| UNION\b|\)|$)"
+)
 _RECIPIENT = re.compile(r"\b([a-z])\.recipient = (\$\d+)")
 _INDEXED = {
     "INDEXED BY operation_by_kind": ("o.kind IN", "(o.kind + 0) IN"),
     "INDEXED BY operation_by_time": ("o.created_at", "(o.created_at + 0)"),
     "NOT INDEXED": ("o.author", "(o.author || '')"),
 }
-_OURS = {" IMMEDIATE": "", "IN ()": "IN (NULL)", "CROSS": ""}
+_OURS = {" IMMEDIATE": "", "IN ()": "IN (NULL)"}
 
 
 @lru_cache(1_024)
@@ -237,6 +242,7 @@ def translated(sql: str) -> str:
     for hint, (column, expression) in _INDEXED.items():
         if hint in sql:
             sql = sql.replace(column, expression)
+    sql = _IN_ORDER.sub(r"CROSS JOIN LATERAL (SELECT * FROM \1 \2 WHERE \3 OFFSET 0) \2", sql)
 
     def word(found: re.Match[str]) -> str:
         nonlocal highest

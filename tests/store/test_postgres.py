@@ -385,6 +385,25 @@ def test_coordinates_with_any_character_and_recipients_of_any_length_are_kept(op
         assert reader.damage() == []
 
 
+def test_tables_that_were_empty_when_the_server_looked_at_them_do_not_lead(open_store, postgres: PostgresServer):
+    append(open_store(), *(revision(f"{n:064x}", d=f"{n}") for n in range(2_100)))
+    store = open_store("another", postgres.new_url())
+    store.writer._db.execute("ANALYZE")
+    store.writer._db.execute("SET statement_timeout = '8s'")
+    for who in AUTHORS[:2]:
+        stored = append(store, *(revision(f"{n:064x}", d=f"{n}", p=who) for n in range(2_100)))
+        assert all(isinstance(one, Stored) for one in stored)
+
+
+def test_a_join_is_made_in_the_order_in_which_it_is_written():
+    assert translated("SELECT a.x FROM a CROSS JOIN b c ON c.y = f(a.x) WHERE c.z = ?") == (
+        "SELECT a.x FROM a CROSS JOIN LATERAL (SELECT * FROM b c WHERE c.y = f(a.x) OFFSET 0) c WHERE c.z = $1"
+    )
+    sources = Path(engine.__file__).parent.glob("sql*.py")
+    written = [line for source in sources for line in source.read_text().splitlines() if "CROSS JOIN" in line]
+    assert written and all(re.search(r"CROSS JOIN [\w{}]+ \w( ON |[ \"]*$)", line) for line in written), written
+
+
 def test_variables_are_numbered_as_sqlite_numbers_them():
     assert translated("a = ? AND b = ?2 AND c = ?1 AND d = ?") == "a = $1 AND b = $2 AND c = $1 AND d = $3"
     assert translated("x IN () AND y = ?3 AND z = ?") == "x IN (NULL) AND y = $3 AND z = $4"

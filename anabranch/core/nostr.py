@@ -109,7 +109,7 @@ def parse(raw: bytes | memoryview | msgspec.Raw, limits: Limits) -> tuple[Event,
     within(event, limits)
     if [] in event.tags:
         raise Invalid("a tag must have a name")
-    if not (is_hex(event.pubkey, 64) and is_hex(event.sig, 128)):
+    if len(event.pubkey) != 64 or not is_hex(event.pubkey + event.sig, 64 + 128):
         raise Invalid("pubkey and sig must be lower-case hex of 64 and 128 characters")
     signed = preimage(event.pubkey, event.created_at, event.kind, event.tags, event.content)
     if _sha256(signed).hexdigest() != event.id:
@@ -197,16 +197,21 @@ def proof(event: Event) -> bytes:
     return bytes.fromhex(event.id + event.pubkey + event.sig)
 
 
-def verify_proofs(proofs: bytes) -> bytes:
+def proofs(events: Iterable[Event]) -> bytes:
+    """A run of proofs, one for each event, in order."""
+    return bytes.fromhex("".join([event.id + event.pubkey + event.sig for event in events]))
+
+
+def verify_proofs(run: bytes) -> bytes:
     """Check a run of proofs (BIP-340, libsecp256k1): one byte each, 1 for a signature that holds."""
     return bytes(
-        _signature_holds(proofs[at : at + 32], proofs[at + 32 : at + 64], proofs[at + 64 : at + PROOF_BYTES])
-        for at in range(0, len(proofs), PROOF_BYTES)
+        _signature_holds(run[at : at + 32], run[at + 32 : at + 64], run[at + 64 : at + PROOF_BYTES])
+        for at in range(0, len(run), PROOF_BYTES)
     )
 
 
 def verify(events: Iterable[Event]) -> list[bool]:
-    return [bool(held) for held in verify_proofs(b"".join(map(proof, events)))]
+    return [bool(held) for held in verify_proofs(proofs(events))]
 
 
 def _signature_holds(digest: bytes, pubkey: bytes, signature: bytes) -> bool:

@@ -115,7 +115,7 @@ class Admission:
         while self._waiting and self._prover.idle:
             batch = _Batch([self._waiting.popleft() for _ in range(min(size, len(self._waiting)))])
             self._proving.append(batch)
-            proofs = b"".join([nostr.proof(offer.operation.event) for _, offer in batch.items])
+            proofs = nostr.proofs(offer.operation.event for _, offer in batch.items)
             self._prover.submit(proofs, lambda held, batch=batch: self._proved(batch, held))  # type: ignore[misc]
         if self._waiting and not self._proving:  # no worker to be had: say so, rather than wait for ever
             items = list(self._waiting)

@@ -170,7 +170,10 @@ class Hub:
                     if group.matches(change):
                         matched.setdefault(group, []).append(published)
             if position is not None:
-                self._remember(position, change)
+                self.tip = position
+                self._recent.append((position, change))
+                self._recent_bytes += _weight(change)
+        self._forget_what_is_too_much()
         deliveries = 0
         for group, entries in matched.items():
             group.last = max(group.last, entries[-1][0] or Position(0))
@@ -207,10 +210,7 @@ class Hub:
         if entries:
             subscription.outlet.send(_frames(subscription, entries))
 
-    def _remember(self, position: Position, change: Operation | Removal) -> None:
-        self.tip = position
-        self._recent.append((position, change))
-        self._recent_bytes += _weight(change)
+    def _forget_what_is_too_much(self) -> None:
         while len(self._recent) > RECENT_OPERATIONS or self._recent_bytes > RECENT_BYTES:
             self._recent_bytes -= _weight(self._recent.popleft()[1])
 

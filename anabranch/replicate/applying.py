@@ -94,7 +94,7 @@ class Page:
         """Raises `StoreError` when it could not be checked: that is never a yes."""
         self._fit = _fit(self._host, self._asked.arrivals)
         if self._fit.offers:
-            proofs = b"".join([nostr.proof(offer.operation.event) for offer in self._fit.offers])
+            proofs = nostr.proofs(offer.operation.event for offer in self._fit.offers)
             held = await self._host.prove(proofs)
             if held is None:
                 raise StoreError("the signatures could not be checked")

@@ -51,6 +51,7 @@ _decode_clock = msgspec.json.Decoder(dict[str, int]).decode
 _decode_event = msgspec.json.Decoder(Event).decode
 
 _OPERATION_COLUMNS = 18
+_RETAINED = int(State.RETAINED)
 _HEAD = 7  # the place in a row that a later operation of the same group may change
 
 
@@ -380,7 +381,7 @@ class _Group:
     def _take(self, offer: Offer, id: bytes) -> Outcome:
         operation, event = offer.operation, offer.operation.event
         state = self._known.get(id)
-        if state in (None, State.REMOVED) and self._deletions and self._is_deleted(operation, id):
+        if self._deletions and state in (None, State.REMOVED) and self._is_deleted(operation, id):
             return DELETED
         if state is None and operation.revision is not None:
             if self._revisions.is_stale(operation):
@@ -446,7 +447,7 @@ class _Group:
             event.kind,
             event.created_at,
             int(operation.family),
-            int(State.RETAINED),
+            _RETAINED,
             head,
             int(operation.action),
             operation.document,

@@ -210,7 +210,7 @@ def import_lines(
     with Signatures(workers) as signatures:
         open_groups: deque[_Group] = deque()
         for group in _groups(stream, limits, kinds, now_ms, report):
-            proofs = b"".join(nostr.proof(operation.event) for _, operation in group.operations)
+            proofs = nostr.proofs(operation.event for _, operation in group.operations)
             group.held = signatures.start(proofs)
             open_groups.append(group)
             while len(open_groups) > signatures.open_max:

@@ -65,9 +65,12 @@ class RelayModel:
         found = [event for event in self.events.values() if filters.matches(wanted, event)]
         return sorted(found, key=lambda event: (-event.created_at, event.id))
 
-    def on_req(self, name: str, filter: dict[str, Any]) -> list[Message]:
-        found = self.matching(filter)[: min(self.cap, filter.get("limit", self.cap))]
-        return [*(["EVENT", name, self.spelt(event)] for event in found), ["EOSE", name]]
+    def on_req(self, name: str, *filters: dict[str, Any]) -> list[Message]:
+        found: dict[str, Event] = {}
+        for filter in filters:
+            some = self.matching(filter)[: min(self.cap, filter.get("limit", self.cap))]
+            found |= {event.id: event for event in some}
+        return [*(["EVENT", name, self.spelt(event)] for event in found.values()), ["EOSE", name]]
 
     def spelt(self, event: Event) -> Any:
         return json.loads(nostr.serialise(event))
@@ -118,9 +121,9 @@ class Private(RelayModel):
     def _challenged(self, refusal: Message) -> list[Message]:
         return [refusal] if self.greets else [refusal, ["AUTH", self.challenge]]
 
-    def on_req(self, name: str, filter: dict[str, Any]) -> list[Message]:
+    def on_req(self, name: str, *filters: dict[str, Any]) -> list[Message]:
         refusal = ["CLOSED", name, "auth-required: who are you?"]
-        return super().on_req(name, filter) if self.known else self._challenged(refusal)
+        return super().on_req(name, *filters) if self.known else self._challenged(refusal)
 
     def on_neg_open(self, name: str, filter: dict[str, Any], message: str) -> list[Message]:
         refusal = ["NEG-ERR", name, "auth-required: who are you?"]

@@ -19,16 +19,17 @@ BREACHES_SHOWN = 3
 @click.option("--seeds", type=click.IntRange(1), default=100, show_default=True, metavar="N", help="How many worlds.")
 @click.option("--first-seed", type=click.IntRange(0), default=0, show_default=True, metavar="N", help="The first one.")
 @click.option("--seed", type=click.IntRange(0), metavar="N", help="Only this one.")
+@click.option("--plain", is_flag=True, help="Worlds in which one relay knows nothing but NIP-01, and perhaps NIP-77.")
 @click.option("--trace", is_flag=True, help="With --seed: every line of what happened.")
 @options()
-def sim_command(shell: Shell, seeds: int, first_seed: int, seed: int | None, trace: bool) -> None:
+def sim_command(shell: Shell, seeds: int, first_seed: int, seed: int | None, plain: bool, trace: bool) -> None:
     """Run nodes, links and people in virtual time, with crashes, partitions, lost writes and lying peers.
 
     Each seed is a world of its own, the same one every time. When its faults are over, all nodes must come to agree.
     Exit 3 when something that must hold was breached.
     """
     if seed is not None:
-        _one(shell, seed, trace)
+        _one(shell, seed, plain, trace)
         return
     if trace:
         raise click.UsageError("--trace goes with --seed: one world at a time")
@@ -43,7 +44,7 @@ def sim_command(shell: Shell, seeds: int, first_seed: int, seed: int | None, tra
             done += 1
             show(done, seeds, f"seed {outcome.seed}")
 
-        summary = sim.simulate(range(first_seed, first_seed + seeds), told)
+        summary = sim.simulate(range(first_seed, first_seed + seeds), told, plain=plain)
     answer = {
         "seeds": summary.seeds,
         "operations": summary.operations,
@@ -53,15 +54,15 @@ def sim_command(shell: Shell, seeds: int, first_seed: int, seed: int | None, tra
         "marks": summary.marks,
         "failed": [{"seed": one.seed, "breaches": one.breaches} for one in summary.failed],
     }
-    shell.result(answer, _text(summary))
+    shell.result(answer, _text(summary, plain))
     if summary.divergences:
         sys.exit(Exit.FOUND_WRONG)
 
 
-def _one(shell: Shell, seed: int, trace: bool) -> None:
+def _one(shell: Shell, seed: int, plain: bool, trace: bool) -> None:
     from anabranch import sim
 
-    outcome = sim.run(seed, keep_trace=trace)
+    outcome = sim.run(seed, keep_trace=trace, plain=plain)
     answer = {
         "seed": seed,
         "operations": outcome.operations,
@@ -84,7 +85,7 @@ def _one(shell: Shell, seed: int, trace: bool) -> None:
         sys.exit(Exit.FOUND_WRONG)
 
 
-def _text(summary: sim.Summary) -> str:
+def _text(summary: sim.Summary, plain: bool) -> str:
     lines = [
         rows(
             [
@@ -95,9 +96,9 @@ def _text(summary: sim.Summary) -> str:
             ]
         )
     ]
-    if summary.never_fired and summary.seeds >= 100:
+    if not plain and summary.never_fired and summary.seeds >= 100:
         lines.append(f"never fired: {', '.join(summary.never_fired)}")
     for one in summary.failed[:10]:
-        lines.append(f"seed {one.seed}: look closer with `anabranch sim --seed {one.seed} --trace`")
+        lines.append(f"seed {one.seed}: look closer with `anabranch sim --seed {one.seed}{' --plain' * plain} --trace`")
         lines += [f"  {breach}" for breach in one.breaches[:BREACHES_SHOWN]]
     return "\n".join(lines)

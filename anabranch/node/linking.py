@@ -38,6 +38,8 @@ def link_specs(settings: Settings) -> list[LinkSpec]:
             raise LinkError(f"links: number {number}: {error}") from None
         if spec.name in specs:
             raise LinkError(f"links: two are named {spec.name!r}; give each a name of its own")
+        if twin := next((other for other in specs.values() if other.twin == spec.twin), None):
+            raise LinkError(f"links: {twin.name!r} and {spec.name!r} have the same peer, scope and direction")
         specs[spec.name] = spec
     return list(specs.values())
 
@@ -60,6 +62,8 @@ class Reloading:
             changes = await self._node.links.configure(link_specs(self._read()))
         except (ConfigError, LinkError, StoreError) as error:
             log.error("the settings were not read again", extra={"cause": str(error)})
+        except Exception:  # the next time may be better
+            log.exception("the settings were not read again")
         else:
             log.info("the links of the settings were read again", extra=changes)
 

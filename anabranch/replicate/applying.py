@@ -67,6 +67,7 @@ class _Fit(msgspec.Struct):
     places: list[int]
     refused: list[tuple[str, str]]
     blocked: dict[int, Blocked]
+    fleeting: list[str]  # ephemeral, and so never stored
 
 
 class Page:
@@ -78,7 +79,7 @@ class Page:
         self._echo_for = echo_for
         self._at = at
         self._asked = asked
-        self._fit = _Fit([], [], [], {})
+        self._fit = _Fit([], [], [], {}, [])
         self._forged: tuple[str, ...] = ()
         self._written: Checkpoint | None = None
 
@@ -118,7 +119,7 @@ class Page:
         return Applied(
             self.number,
             stored,
-            (*declined, *(id for id, _ in self._fit.refused)),
+            (*declined, *(id for id, _ in self._fit.refused), *self._fit.fleeting),
             blocked=tuple(self._fit.blocked.values()),
             checkpoint=self._written,
         )
@@ -170,14 +171,16 @@ class Page:
 
 
 def _fit(host: Host, arrivals: Sequence[Arrival]) -> _Fit:
-    fit = _Fit([], [], [], {})
+    fit = _Fit([], [], [], {}, [])
     for place, arrival in enumerate(arrivals):
         try:
             operation = host.operation(arrival.event, arrival.raw)
         except (Invalid, Unsupported) as error:
             fit.refused.append((arrival.event.id, f"our rules: {error}"))
             continue
-        if not operation.ephemeral:
+        if operation.ephemeral:
+            fit.fleeting.append(arrival.event.id)
+        else:
             fit.offers.append(Offer(operation))
             fit.places.append(place)
     return fit

@@ -107,6 +107,11 @@ def explained(following: Following, clock: float, wall: int, own: Log, dead_lett
             f"The peer holds more events of the second {link.crowded[0]}{others} than it gives at once, and did not "
             "reconcile: whether we have all of them cannot be seen."
         )
+    elif link.partial and link.state is LinkState.LIVE and link.phase is Phase.STREAMING:
+        sentences.append(
+            "The peer has no log and does not reconcile: what came to it with an older date while its stream was cut "
+            f"is found when all that it has is read again, in {_until(link.survey_at, clock) or 0.0:.0f} s or later."
+        )
     if dead_letters:
         sentences.append(
             f"{dead_letters} operations were refused for good; `anabranch link show {link.spec.name}` lists them, "
@@ -128,7 +133,7 @@ def explained(following: Following, clock: float, wall: int, own: Log, dead_lett
 def _standing(link: Link) -> str:
     if link.caught_up:
         return "It is live and caught up: the digests of both sides were equal, and nothing is under way."
-    if link.state is LinkState.LIVE and link.phase is Phase.STREAMING and link.crowded:
+    if link.state is LinkState.LIVE and link.phase is Phase.STREAMING and (link.crowded or link.partial):
         return "It is live, and is not said to be caught up: not all that the peer has can be seen."
     return {
         LinkState.INITIAL: "It has not caught up since the node started or the link was made.",

@@ -31,11 +31,12 @@ from anabranch.replicate.identity import Identity
 from anabranch.replicate.intake import Intake
 from anabranch.replicate.introduction import Introduction
 from anabranch.replicate.lineage import Lineage
-from anabranch.replicate.manner import Manner
+from anabranch.replicate.manner import Manner, Survey
 from anabranch.replicate.pauses import Pauses
 from anabranch.replicate.peers import Peer, PeerKind
 from anabranch.replicate.push import Pusher
-from anabranch.replicate.repair import CROWDED_MAX, Comparisons, Round, RoundFailed, Settled, Step, Verdict
+from anabranch.replicate.repair import CROWDED_MAX, Comparisons, Round, RoundFailed, Step, Verdict
+from anabranch.replicate.settled import Settled
 from anabranch.replicate.spec import LinkSpec, Timing
 from anabranch.replicate.states import TRANSITIONS, Cue, LinkState, Phase
 from anabranch.replicate.stream import Broken, Ended, Stream
@@ -85,6 +86,7 @@ class Link:
         self._seen: tuple[str, str] | None = None  # the log that the peer had the last time
         self._lineage = Lineage(spec.scope)
         self._manner = Manner()
+        self._survey = Survey(timing.survey_pause)
         self._pauses = Pauses(timing, share)
         self._names = 0
         self._numbers = itertools.count(1)
@@ -103,6 +105,8 @@ class Link:
         self._intake = Intake(self._numbers)
         self._compare_at: float | None = None
         self._comparisons = Comparisons()
+        self._survey.lost()
+        self._settled.lost()
         self._patience_until: float | None = None
 
     # --- what others ask ---
@@ -111,7 +115,19 @@ class Link:
     def caught_up(self) -> bool:
         """Live, the digests were equal on this connection, and nothing is under way in either direction."""
         live = self.state is LinkState.LIVE and self.phase is Phase.STREAMING
-        return live and self._comparisons.equal and self._quiet
+        return live and self._comparisons.equal and self._quiet and not self.partial
+
+    @property
+    def partial(self) -> bool:
+        """Whether only what was made lately was compared: what came with an older date is not seen yet."""
+        peer = self.peer
+        paged = peer is not None and peer.kind is PeerKind.PLAIN and self._manner.refuses(peer)
+        return paged and self.spec.pulls and not self._survey.complete
+
+    @property
+    def survey_at(self) -> float:
+        """From when on all of a `partial` peer may be read again."""
+        return self._survey.due
 
     @property
     def _quiet(self) -> bool:
@@ -158,7 +174,10 @@ class Link:
             if not self._intake.applying:
                 return self._out_of_patience(now)
             self._await(now)  # it is we who are slow
-        return self._go_on(self.pusher.tick(now) if self.pusher is not None else [], now)
+        effects = self.pusher.tick(now) if self.pusher is not None else []
+        if effects:
+            self._await(now)
+        return self._go_on(effects, now)
 
     def _out_of_patience(self, now: float) -> list[Effect]:
         try:
@@ -176,6 +195,7 @@ class Link:
         if self.phase is not Phase.DIALLING:
             return []
         self.peer = peers.identify(information, self.spec.peer, self.spec.scope)
+        self._manner.meet(self.peer)
         self._await(now)
         known = self.pull.contiguous
         if not information and known is not None and not peers.is_plain(known.stream):
@@ -317,7 +337,11 @@ class Link:
     def _start_round(self, now: float, closes: bool, pushes: bool) -> list[Effect]:
         assert self.peer is not None
         refuses = self._manner.refuses(self.peer)
-        whole = not refuses or self.unsure or self.pull.contiguous is None or self.peer.kind is not PeerKind.PLAIN
+        surveys = self.partial and self.phase is Phase.STREAMING and now >= self._survey.due
+        if surveys:
+            self._survey.begin(now)
+        unknown = self.unsure or self.pull.contiguous is None or (pushes and self.push.contiguous is None)
+        whole = surveys or unknown or not refuses or self.peer.kind is not PeerKind.PLAIN
         log_followed = self.phase is Phase.STREAMING and self.peer.kind is PeerKind.LOG and self.spec.pulls
         traces = log_followed and self._lineage.carried
         self.round = Round(
@@ -326,11 +350,12 @@ class Link:
             name=self._name("round"),
             pulls=self.spec.pulls,
             pushes=pushes,
-            closes=closes,
+            closes=closes or surveys,
             negentropy=not refuses,
             since=None if whole else peers.overlapping(self.pull.contiguous, self._wall()),
             wall=self._wall(),
             bounds=self._bounds,
+            message_bytes_max=self.peer.message_bytes_max,
             lineage=self._lineage if traces else None,
         )
         self._compare_at = None
@@ -374,11 +399,13 @@ class Link:
         if reconciling:
             # What pages could not show comes with the stream, if that can be had from where it was known to be whole.
             covered = [] if done.crowded and positioned and self._replayable else self._save_pull()
-            return [*covered, *(self._save_push() if done.pushes else ()), *self._subscribe(now)]
+            given = done.pushes and done.whole  # what was not compared may still be owed
+            return [*covered, *(self._save_push() if given else ()), *self._subscribe(now)]
         if self.pull.pending:
             return self._doubt(Cue.CLOSURE, str(self.pull.pending[0].blocked), now)
         verdict = self._comparisons.judge(done.open, done.missing, not self.crowded)
         if verdict in (Verdict.EQUAL, Verdict.UNCERTAIN):
+            self._survey.end(now, verdict is Verdict.EQUAL)
             return self._verified(now)
         if verdict is Verdict.UNCLEAR:
             self._compare_at = now + self._timing.settle
@@ -401,16 +428,18 @@ class Link:
         known, target = self.pull.contiguous, self._target
         if not self.spec.pulls or target is None:
             return []
-        position = target.position
+        position, witness = target.position, self._intake.witness
         if known is not None and known.domain == target.domain:
-            position = max(known.position, position)
-        self.pull = Checkpoint.at(ProgressToken(*target.domain, position, self._intake.witness))
+            position, witness = max(known.position, position), witness or known.message
+        self.pull = Checkpoint.at(ProgressToken(*target.domain, position, witness))
         return [do.SavePull(self.pull)]
 
     def _verified(self, now: float) -> list[Effect]:
-        self.verified_at = now if self._comparisons.equal else self.verified_at
+        self.verified_at = now if self._comparisons.equal and not self.partial else self.verified_at
         self.unsure = False
         self._compare_at = now + self._timing.verify * (0.75 + self._share() / 2)
+        if self.partial:
+            self._compare_at = min(self._compare_at, max(now, self._survey.due))
         self._pauses.live(now)
         self.last_error = None
         if self.state is LinkState.LIVE:
@@ -436,7 +465,8 @@ class Link:
         self._compare_at = now
         if not self.spec.pushes:
             return []
-        self.pusher = Pusher(self.push, self._share)
+        assert self.peer is not None
+        self.pusher = Pusher(self.push, self._settled, self._share, self.peer.message_bytes_max)
         return self.pusher.wake()
 
     def heard(self, message: bytes | str, now: float, more: bool = False) -> list[Effect]:
@@ -595,7 +625,7 @@ class Link:
         """The answer to `LoadOwed`."""
         if self.pusher is None:
             return []
-        effects = self.pusher.owed(owed)
+        effects = self.pusher.owed(owed, now)
         if self.pusher.awaits_peer:
             self._await(now)
         return self._go_on(effects, now)

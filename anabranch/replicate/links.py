@@ -121,6 +121,7 @@ class Links:
         self._measures = measures
         self._feeding: dict[str, tuple[str, ...]] = {}
         self._stirring = False
+        self._changing = asyncio.Lock()  # which links there are
         if measures is not None:
             measures.watch(self)
 
@@ -139,18 +140,20 @@ class Links:
         """Make the links of the settings file what it says, and touch no other."""
         wanted = {spec.name: spec for spec in configured}
         changes: dict[str, list[str]] = {"added": [], "removed": [], "kept": []}
-        for name, link in list(self.links.items()):
-            if link.spec.origin == "config" and wanted.get(name) != link.spec:
-                await self.remove(name)
-                changes["removed"].append(name)
-        for name, spec in wanted.items():
-            if name in self.links and self.links[name].spec == spec:
-                changes["kept"].append(name)
-                continue
-            if name in self.links:  # it was added by command before
-                await self.remove(name)
-            await self.add(spec)
-            changes["added"].append(name)
+        twins = {spec.twin for spec in wanted.values()}
+        async with self._changing:
+            for name, link in list(self.links.items()):
+                # One that was added by command gives way to one of the file that has its name, or does what it does.
+                double = name in wanted or link.spec.twin in twins
+                if wanted.get(name) != link.spec and (double or link.spec.origin == "config"):
+                    await self._remove(name)
+                    changes["removed"].append(name)
+            for name, spec in wanted.items():
+                if name in self.links:
+                    changes["kept"].append(name)
+                else:
+                    await self._add(spec)
+                    changes["added"].append(name)
         return changes
 
     def _begin(self, spec: LinkSpec, record: LinkRecord) -> None:
@@ -167,11 +170,14 @@ class Links:
     # --- commands ---
 
     async def add(self, spec: LinkSpec) -> Following:
+        async with self._changing:
+            return await self._add(spec)
+
+    async def _add(self, spec: LinkSpec) -> Following:
         if spec.name in self.links:
             raise LinkError(f"there is a link {spec.name!r} already; remove it first, or choose another name")
-        twin = (spec.peer, spec.scope, spec.direction)
         for other in self.links.values():
-            if (other.spec.peer, other.spec.scope, other.spec.direction) == twin:
+            if other.spec.twin == spec.twin:
                 raise LinkError(f"the link {other.spec.name!r} has the same peer, scope and direction")
         if len(self.links) >= LINKS_MAX:
             raise LinkError(f"there are {LINKS_MAX} links already")
@@ -191,6 +197,10 @@ class Links:
 
     async def remove(self, name: str) -> None:
         """Let go of a link and of all that the ledger knows of it. What it brought stays."""
+        async with self._changing:
+            await self._remove(name)
+
+    async def _remove(self, name: str) -> None:
         link = self.find(name)
         del self.links[name]
         self._note_feeding()

@@ -3,6 +3,9 @@
 A peer may refuse in words, by silence, or by hanging up on the first message. Pages do as well, but for one thing: of a
 second that holds more than the peer gives at once they cannot tell whether it was seen whole. Then a peer that says it
 reconciles is asked to once more; not at once where that has just cost two connections, unless nothing else would do.
+
+Pages are read from the last checkpoint on. What came to a relay with an older date while nobody looked is not among
+them: `Survey` says when all of it is to be read again.
 """
 
 from __future__ import annotations
@@ -12,12 +15,17 @@ from anabranch.replicate.repair import Round, Step
 from anabranch.wire.reconciliation import Method
 
 HANG_UPS = 2
+PAUSE_MIN, DOUBT_PAUSE_MIN = 10.0, 300.0  # seconds between two surveys
 
 
 class Manner:
     def __init__(self) -> None:
         self._pages = False  # it refused, in words or by silence
         self._hang_ups = 0  # connections that ended on the first message of negentropy
+
+    def meet(self, peer: Peer) -> None:
+        """A new connection: who says that it reconciles may have refused for the moment only."""
+        self._pages = self._pages and not peer.reconciles
 
     def refuses(self, peer: Peer) -> bool:
         return self._pages or peer.reconciles is False or self._hang_ups >= HANG_UPS
@@ -42,3 +50,28 @@ class Manner:
     def forget(self) -> None:
         """Try everything anew: the operator's word."""
         self._pages, self._hang_ups = False, 0
+
+
+class Survey:
+    """Whether all of a relay was read since its stream was last taken up: from then on nothing comes to it unseen."""
+
+    def __init__(self, pause: float) -> None:
+        """`pause` times as long as it took, before it is done again: it is much to read."""
+        self.complete = False
+        self.due = 0.0
+        self._pause = pause
+        self._began: float | None = None
+
+    def begin(self, now: float) -> None:
+        self._began = now if self._began is None else self._began
+
+    def end(self, now: float, certain: bool) -> None:
+        """Unless it is `certain` that all was seen, it is done again: a second may only have looked too full."""
+        if self._began is not None:
+            self.complete = certain
+            self.due = now + max(self._pause * (now - self._began), PAUSE_MIN if certain else DOUBT_PAUSE_MIN)
+        self._began = None
+
+    def lost(self) -> None:
+        """The stream is cut."""
+        self.complete, self._began = False, None

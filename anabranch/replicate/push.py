@@ -12,6 +12,7 @@ from anabranch.core.checkpoint import Checkpoint
 from anabranch.core.token import Gap, ProgressToken, token_gap
 from anabranch.replicate.effects import Bury, Effect, LoadOwed, Owed, SavePush, Send
 from anabranch.replicate.refusals import is_passing
+from anabranch.replicate.settled import Settled
 from anabranch.wire import dialogue
 from anabranch.wire.dialogue import Answer
 from anabranch.wire.publication import Publication
@@ -24,7 +25,14 @@ PAUSE_MIN, PAUSE_MAX = 1.0, 60.0
 class Pusher:
     """What is under way on one connection; a new connection has a new one."""
 
-    def __init__(self, checkpoint: Checkpoint, share: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        settled: Settled,
+        share: Callable[[], float],
+        message_bytes_max: int | None = None,
+    ) -> None:
+        """What the peer answers for is noted in `settled`."""
         assert checkpoint.contiguous is not None
         self.checkpoint = checkpoint
         self.at: ProgressToken = checkpoint.contiguous
@@ -32,11 +40,12 @@ class Pusher:
         self.gap: Gap | None = None
         self.last_refusal: str | None = None
         self.given = 0
+        self._settled = settled
         self._share = share
+        self._message_bytes_max = message_bytes_max
         self._page: dict[str, bytes] = {}
         self._next: ProgressToken = self.at
         self._publication: Publication | None = None
-        self._answers: Publication | None = None
         self._loading = False
         self._stale = True  # our log may have grown since it was looked at
         self._pause = 0.0
@@ -65,7 +74,7 @@ class Pusher:
         self._loading, self._stale = True, False
         return [LoadOwed(self.at.position, PAGE)]
 
-    def owed(self, owed: Owed) -> list[Effect]:
+    def owed(self, owed: Owed, now: float) -> list[Effect]:
         """The answer to `LoadOwed`."""
         self._loading = False
         self.gap = token_gap(owed.log, self.at)
@@ -75,37 +84,38 @@ class Pusher:
         last = owed.entries[-1][0] if owed.entries else self.at.message
         self._next = ProgressToken(owed.log.stream, owed.log.epoch, owed.complete_to, last)
         self._page = dict(owed.entries)
-        return self._publish() if self._page else self._passed()
+        return self._publish(now) if self._page else self._passed()
 
-    def _publish(self) -> list[Effect]:
-        self._publication = Publication(self._page.items())
-        return self._carry_out(self._publication.start())
+    def _publish(self, now: float) -> list[Effect]:
+        self._publication = Publication(self._page.items(), message_bytes_max=self._message_bytes_max)
+        return self._said(self._publication.start(), now)
 
     def hear(self, answer: Answer, now: float) -> list[Effect] | None:
         if self._publication is None:
             return None
         effects = self._publication.hear(answer)
-        if effects is None:
-            return None
-        carried = self._carry_out(effects)
-        return carried if self._publication is not None else [*carried, *self._answered(now)]
+        return None if effects is None else self._said(effects, now)
 
-    def _carry_out(self, effects: list[dialogue.Effect]) -> list[Effect]:
+    def _said(self, effects: list[dialogue.Effect], now: float) -> list[Effect]:
         sent: list[Effect] = [Send(effect.message) for effect in effects if isinstance(effect, dialogue.Send)]
         if any(isinstance(effect, dialogue.Finish) for effect in effects):
-            self._answers, self._publication = self._publication, None
+            answers, self._publication = self._publication, None
+            assert answers is not None
+            sent += self._answered(answers, now)
         return sent
 
-    def _answered(self, now: float) -> list[Effect]:
-        assert self._answers is not None
+    def _answered(self, answers: Publication, now: float) -> list[Effect]:
         buried: list[Effect] = []
         later: dict[str, bytes] = {}
-        self.given += len(self._answers.accepted)
-        for id, reason in self._answers.refused.items():
+        self.given += len(answers.accepted)
+        for id in answers.accepted:
+            self._settled.push(id)
+        for id, reason in answers.refused.items():
             self.last_refusal = reason
             if is_passing(reason):
                 later[id] = self._page[id]
             else:
+                self._settled.give(id, refused=True)
                 buried.append(Bury(id, reason))
         self._page = later
         if later:
@@ -127,4 +137,4 @@ class Pusher:
         if self.resume_at is None or now < self.resume_at:
             return []
         self.resume_at = None
-        return self._publish()
+        return self._publish(now)

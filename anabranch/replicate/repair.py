@@ -20,6 +20,7 @@ from anabranch.core.token import Position
 from anabranch.replicate.effects import Arrival, Bury, Effect, LoadItems, LoadPayloads, LoadUnknown, Send, Tell
 from anabranch.replicate.lineage import Lineage, Request
 from anabranch.replicate.refusals import is_passing
+from anabranch.replicate.settled import Settled
 from anabranch.wire import dialogue
 from anabranch.wire.dialogue import Answer, Bounds, Machine
 from anabranch.wire.paging import ByIds
@@ -28,7 +29,6 @@ from anabranch.wire.reconciliation import Method, Reconciliation
 
 GIVE_AT_ONCE = 200
 CROWDED_MAX = 100  # seconds that are named
-SETTLED_MAX = 500_000
 WITHHELD_MAX = 3  # rounds in a row in which a peer did not give what it named
 COMPARISONS_MAX = 6  # of two that are written to all the time, as long as nothing stays open
 
@@ -49,26 +49,6 @@ class Step(StrEnum):
     GIVING = "giving what the peer lacks"
     TRACING = "asking for what revisions stand on"
     DONE = "done"
-
-
-class Settled:
-    """What needs no more talk on this link: ours that the peer has answered for, the peer's that we do not take."""
-
-    def __init__(self) -> None:
-        self.given: set[str] = set()
-        self.declined: set[str] = set()
-
-    def clear(self) -> None:
-        self.given.clear()
-        self.declined.clear()
-
-    def give(self, id: str) -> None:
-        if len(self.given) < SETTLED_MAX:
-            self.given.add(id)
-
-    def decline(self, id: str) -> None:
-        if len(self.declined) < SETTLED_MAX:
-            self.declined.add(id)
 
 
 class Verdict(StrEnum):
@@ -121,6 +101,7 @@ class Round:
         since: int | None,
         wall: int,
         bounds: Bounds,
+        message_bytes_max: int | None = None,
         lineage: Lineage | None = None,
     ) -> None:
         """`closes`: fetch and give; otherwise only compare. `since`: only what was made from then on. With a `lineage`
@@ -146,6 +127,7 @@ class Round:
         self._filter: dict[str, Any] = {**scope.filter(), **({"since": since} if since else {})}
         self._wall = wall
         self._bounds = bounds
+        self._message_bytes_max = message_bytes_max
         self._lineage = lineage
         self._traced = 0
         self._machine: Machine | None = None
@@ -185,7 +167,7 @@ class Round:
     def payloads(self, operations: Sequence[tuple[str, bytes]]) -> list[Effect]:
         if not operations:
             return self._give()
-        return self._start(Publication(operations))
+        return self._start(Publication(operations, message_bytes_max=self._message_bytes_max))
 
     def lacking(self, looked: Position, names: Sequence[Name]) -> list[Effect]:
         """The answer to `LoadMissing`."""
@@ -252,7 +234,7 @@ class Round:
             result = machine.result
             self.method = result.method
             self.crowded = result.unsure[:CROWDED_MAX] if self._pulls else ()
-            self._have = [id for id in result.have if id not in self._settled.given] if self.pushes else []
+            self._have = self._settled.lacking(result.have) if self.pushes else []
             need = [id for id in result.need if id not in self._brought] if self._pulls else []
             self.step = Step.ASKING
             return [LoadUnknown(tuple(need))]
@@ -278,7 +260,7 @@ class Round:
         for id, reason in refused.items():
             if is_passing(reason):
                 raise RoundFailed(f"it does not take {id} now: {reason}")
-            self._settled.give(id)
+            self._settled.give(id, refused=True)
             buried.append(Bury(id, reason))
         return [*buried, *self._give()]
 

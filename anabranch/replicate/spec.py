@@ -33,6 +33,11 @@ class LinkSpec(msgspec.Struct, frozen=True):
     def pushes(self) -> bool:
         return self.direction is not Direction.PULL
 
+    @property
+    def twin(self) -> tuple[str, Scope, Direction]:
+        """What it does: two links that do the same are one too many."""
+        return self.peer, self.scope, self.direction
+
 
 class Timing(msgspec.Struct, frozen=True):
     """Seconds, but for the counts."""
@@ -47,5 +52,6 @@ class Timing(msgspec.Struct, frozen=True):
     hurry: float = 2.0  # after something that looks like a refusal
     settle: float = 2.0  # between two comparisons: what is under way arrives meanwhile
     verify: float = 300.0  # between two comparisons of a link that is live
+    survey_pause: float = 100.0  # times as long as reading a whole relay took, before that is done again
     page_count: int = 500
     page_bytes: int = 1 << 20

@@ -5,7 +5,7 @@ seed is the same world. What is simulated is the outside: time, the network, dis
 the code that is shipped.
 """
 
-from anabranch.sim.many import Summary, simulate
-from anabranch.sim.world import Outcome, run
+from anabranch.sim.many import Summary, run, simulate
+from anabranch.sim.world import Outcome
 
 __all__ = ["Outcome", "Summary", "run", "simulate"]

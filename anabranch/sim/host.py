@@ -269,6 +269,7 @@ class Host:
 
     store: HostStore
     node: HostNode
+    node_type: type[HostNode] = HostNode
 
     def __init__(
         self,
@@ -348,7 +349,7 @@ class Host:
         if new_epoch:
             self.store.writer.new_epoch()
         self.watch.booted(self)
-        self.node = HostNode(self.settings, self)
+        self.node = self.node_type(self.settings, self)
         await self.node.start()
         self._serves = process.get()
         self.network.trace.note(self.name, f"is up at {self.store.log().tip}")

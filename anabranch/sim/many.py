@@ -10,7 +10,8 @@ import msgspec
 
 from anabranch.node import now
 from anabranch.sim.faults import Fault
-from anabranch.sim.world import Outcome, run
+from anabranch.sim.plain import PlainWorld
+from anabranch.sim.world import Outcome, World
 
 
 class Summary(msgspec.Struct):
@@ -30,8 +31,16 @@ class Summary(msgspec.Struct):
         return [fault for fault in Fault if not self.faults.get(fault)]
 
 
+def run(seed: int, keep_trace: bool = False, to_the_end: bool = True, plain: bool = False) -> Outcome:
+    """Live the world of a seed; of those with a `plain` relay in them if it is asked for."""
+    return (PlainWorld if plain else World)(seed, keep_trace, to_the_end).run()
+
+
 def simulate(
-    seeds: Iterable[int], told: Callable[[Outcome], None] = lambda outcome: None, to_the_end: bool = True
+    seeds: Iterable[int],
+    told: Callable[[Outcome], None] = lambda outcome: None,
+    to_the_end: bool = True,
+    plain: bool = False,
 ) -> Summary:
     """Run every seed, and tell of each when it is done. Unless all go `to_the_end`, the first breach ends it."""
     summary = Summary()
@@ -43,7 +52,7 @@ def simulate(
     gc.freeze()  # nor is what was there before worth a look
     try:
         for seed in seeds:
-            outcome = run(seed, to_the_end=to_the_end)
+            outcome = run(seed, to_the_end=to_the_end, plain=plain)
             summary.seeds += 1
             summary.operations += outcome.operations
             faults.update(outcome.faults)

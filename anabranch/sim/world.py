@@ -62,13 +62,18 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 class World:
+    habits: tuple[tuple[int, int], ...] = HABITS
+    survey_pause = Timing().survey_pause
+    without: frozenset[Fault] = frozenset()
+    """What is not to happen here."""
+
     def __init__(self, seed: int, keep_trace: bool = False, to_the_end: bool = True) -> None:
         """Unless it is to go `to_the_end`, the world ends with the first breach."""
         self.seed = seed
         self._to_the_end = to_the_end
         self.random = random.Random(seed)
         self.fired: Counter[Fault] = Counter()
-        self.mix = faults.draw(self.random)
+        self.mix = [fault for fault in faults.draw(self.random) if fault not in self.without]
         self.storm = Storm(self.random, self.mix, self.fired)
         self.network = Network(self.storm)
         self.loop = VirtualLoop(self.network, self._stumbled)
@@ -77,7 +82,8 @@ class World:
         self.checks = Checks(self.trace, self.loop.time)
         self.notary = Notary(self.random)
         self.paces: dict[str, HostPace] = {}
-        self.hosts: list[Host] = []
+        self.hosts: list[Host] = []  # all who must agree in the end
+        self.nodes: list[Host] = []  # those of them that have links
         self.liar: Host | None = None
         self.writers: list[Writer] = []
         self._faulty: list[asyncio.Task[None]] = []
@@ -127,7 +133,7 @@ class World:
         await self._build()
         draw = self.random
         for writer in self.writers:
-            writer.left, writer.burst = draw.choice(HABITS)
+            writer.left, writer.burst = draw.choice(self.habits)
             self._start(f"writer {writer.device.name}", writer.live(draw.uniform(0.2, 2.0)))
         for reader in self._readers():
             self._start("reader", reader.live(draw.uniform(0.5, 4.0)))
@@ -142,7 +148,9 @@ class World:
         draw = self.random
         retention = self._retention()
         for number in range(draw.choice((2, 2, 3, 3, 4))):
-            self.hosts.append(await self._host(f"node-{number}", retention))
+            self.nodes.append(await self._host(f"node-{number}", retention))
+        self.hosts += self.nodes
+        await self._invite()
         authors = [
             Author(number, draw.choice((Family.SNAPSHOT, Family.PLAIN, Family.REVISION)), draw.randrange(1, 4))
             for number in range(draw.randrange(2, 5))
@@ -159,9 +167,16 @@ class World:
         if Fault.LIAR in self.mix:
             await self._add_liar(retention)
 
-    async def _host(self, name: str, retention: RetentionSettings) -> Host:
+    async def _invite(self) -> None:
+        """Whoever else is to live here."""
+
+    async def _host(
+        self, name: str, retention: RetentionSettings, kind: type[Host] = Host, query_limit: int | None = None
+    ) -> Host:
         draw = self.random
         limits = LimitSettings(idle_seconds=draw.choice((20, 120)))
+        if query_limit is not None:
+            limits = msgspec.structs.replace(limits, query_limit=query_limit)
         settings = Settings(host=name, port=PORT, retention=retention, limits=limits)
         pace = self.paces[name] = HostPace(draw)
         pages = draw.choice((10, 100, 1_000))
@@ -169,8 +184,9 @@ class World:
             retry_max=draw.choice((5.0, 300.0)),
             verify=draw.choice((20.0, 300.0)),
             page_count=draw.choice((20, 60, 500)),
+            survey_pause=self.survey_pause,
         )
-        host = Host(name, self.network, settings, pace, self.checks, draw, pages, timing)
+        host = kind(name, self.network, settings, pace, self.checks, draw, pages, timing)
         self.checks.links.hosts[name] = host
         await host.boot()
         return host
@@ -180,17 +196,17 @@ class World:
         liar = self.liar = await self._host("liar", retention)
         self.checks.links.liars.add(liar.name)
         self.network.twisted[liar.name] = Liar(self.random, lambda vice: self.fire(Fault.LIAR, vice)).twist
-        await self._add(liar, self.random.choice(self.hosts), Direction.PULL)
-        for host in self.random.sample(self.hosts, self.random.choice((1, 1, 2))):
+        await self._add(liar, self.random.choice(self.nodes), Direction.PULL)
+        for host in self.random.sample(self.nodes, self.random.choice((1, 1, 2))):
             await self._add(host, liar, self.random.choice((Direction.PULL, Direction.BOTH)))
 
     async def _link(self) -> None:
         """A way from everybody to everybody, and some more."""
-        draw, names = self.random, range(len(self.hosts))
+        draw, names = self.random, range(len(self.nodes))
         edges = [(one, draw.randrange(one)) for one in names if one]
         edges += [(one, other) for one in names for other in range(one) if draw.random() < 0.2]
         for one, other in dict.fromkeys(edges):
-            pair = [self.hosts[one], self.hosts[other]]
+            pair = [self.nodes[one], self.nodes[other]]
             draw.shuffle(pair)
             if self._compacts and any(author.family is Family.REVISION for author in self.authors):
                 for host, peer in (pair, pair[::-1]):  # who is only fed cannot ask what a compacted revision stood on
@@ -206,7 +222,7 @@ class World:
                     await self._add(pair[0], pair[1], Direction(way))
                     await self._add(pair[1], pair[0], Direction(way))
         if draw.random() < 0.2:  # one more, of which nothing depends
-            host, peer = draw.sample(self.hosts, 2)
+            host, peer = draw.sample(self.nodes, 2)
             scope = Scope(authors=frozenset({draw.choice(self.authors).pubkey}))
             await self._add(host, peer, draw.choice(list(Direction)), scope)
 
@@ -231,7 +247,7 @@ class World:
         draw = self.random
         readers: list[Reader] = []
         for _ in range(draw.randrange(0, 4)):
-            host, author = draw.choice(self.hosts), draw.choice(self.authors)
+            host, author = draw.choice(self.nodes), draw.choice(self.authors)
             if author.family is Family.SNAPSHOT and draw.random() < 0.7:
                 request = {"mode": "tail", "authors": [author.pubkey]}
                 readers.append(Reader(host, request, _by(author.pubkey, self.checks.made), self.checks, draw))
@@ -402,7 +418,3 @@ class _Complaints(logging.Handler):
             return
         error = record.exc_info[1] if record.exc_info else None
         self._world.checks.breach(f"{own.name} logs: {record.getMessage()}: {error!r}")
-
-
-def run(seed: int, keep_trace: bool = False, to_the_end: bool = True) -> Outcome:
-    return World(seed, keep_trace, to_the_end).run()

@@ -288,8 +288,8 @@ def refusal(answer: Answer) -> str:
 # --- what is said ------------------------------------------------------------------------------------------------
 
 
-def req(subscription: str, filter: Mapping[str, Any]) -> bytes:
-    return _encode(("REQ", subscription, filter))
+def req(subscription: str, *filters: Mapping[str, Any]) -> bytes:
+    return _encode(("REQ", subscription, *filters))
 
 
 def changes(subscription: str, filter: Mapping[str, Any]) -> bytes:

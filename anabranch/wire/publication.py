@@ -18,16 +18,30 @@ DUPLICATE = "duplicate:"
 
 
 class Publication:
-    """Events as (id, bytes). `accepted` and `refused`, with the relay's reasons, grow as the OKs come."""
+    """Events as (id, bytes). `accepted` and `refused`, with the relay's reasons, grow as the OKs come.
 
-    def __init__(self, events: Iterable[tuple[str, bytes]], *, has_keys: bool = False) -> None:
-        self._waiting = deque(dict(events).items())
+    What is larger than a message that the relay reads is refused in its stead: it would hang up and answer for nothing.
+    """
+
+    def __init__(
+        self,
+        events: Iterable[tuple[str, bytes]],
+        *,
+        has_keys: bool = False,
+        message_bytes_max: int | None = None,
+    ) -> None:
+        self._waiting: deque[tuple[str, bytes]] = deque()
         self._sent: dict[str, bytes] = {}
         self._has_keys = has_keys
         self._known = False
         self._answered = 0  # on this connection
         self.accepted: list[str] = []
         self.refused: dict[str, str] = {}
+        for id, raw in dict(events).items():
+            if message_bytes_max is not None and len(dialogue.event(raw)) > message_bytes_max:
+                self.refused[id] = f"invalid: larger than the {message_bytes_max} bytes that this relay reads"
+            else:
+                self._waiting.append((id, raw))
 
     def start(self) -> list[Effect]:
         return self._fill()

@@ -133,3 +133,12 @@ async def test_what_needs_something_that_is_missing_waits_and_what_came_with_it_
     assert str(blocked) == f"{orphan.id} needs ancestry {'ab' * 32}: it is not here, and did not come with it"
     assert (result.checkpoint.contiguous, result.checkpoint.received) == (token(1), token(3))
     assert host.record.pull == result.checkpoint
+
+
+async def test_what_is_ephemeral_is_not_stored_and_not_asked_for_again(host):
+    fleeting, note = signed(kind=24_133, content="a call"), signed(content="a note")
+    arriving = page(host, fleeting, note, tokens=False)
+    await arriving.prove()
+    applied = await arriving.store(Checkpoint())
+    assert applied.stored == 1
+    assert applied.declined == (fleeting.id,)

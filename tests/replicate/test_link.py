@@ -206,9 +206,9 @@ class Withholding(LogPeer):
 
     withheld = ""
 
-    def on_req(self, name, asked):
+    def on_req(self, name, *asked):
         return [
-            frame for frame in super().on_req(name, asked) if frame[0] != "EVENT" or frame[2]["id"] != self.withheld
+            frame for frame in super().on_req(name, *asked) if frame[0] != "EVENT" or frame[2]["id"] != self.withheld
         ]
 
     def change(self, name, position, event):
@@ -370,16 +370,20 @@ class Plain(RelayModel):
         self.live = {}
         return super().greet()
 
-    def on_req(self, name, asked):
+    def on_req(self, name, *asked):
         if "stream" in name:
             self.live[name] = asked
-        return super().on_req(name, asked)
+        return super().on_req(name, *asked)
 
     def add(self, *events):
         said = []
         for event in events:
             self.events[event.id] = event
-            said += [["EVENT", name, json.loads(nostr.serialise(event))] for name in self.live]
+            said += [
+                ["EVENT", name, json.loads(nostr.serialise(event))]
+                for name, asked in self.live.items()
+                if any(event in self.matching(filter) for filter in asked)
+            ]
         return said
 
 
@@ -402,7 +406,7 @@ def test_a_plain_relay_is_compared_then_followed_with_overlap(kind):
     drive.connected = False
     missed = signed(content="missed", created_at=1_800_000_002)
     drive.peer.add(missed)
-    drive.cut().run(5)
+    drive.cut().run(15)
     assert missed.id in drive.store
     assert drive.link.caught_up
 

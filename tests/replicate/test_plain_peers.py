@@ -1,19 +1,52 @@
 """A relay without a log gives only the newest of what it is asked for. What it leaves out is not passed over."""
 
+from typing import Any
+
 import pytest
 from histories import signed
 from link_driving import WALL, Drive
-from relay_model import RelayModel
+from relay_model import HANG_UP, RelayModel
 
+from anabranch.core.nostr import Event
+from anabranch.replicate.manner import Survey
+from anabranch.replicate.states import LinkState
 from anabranch.store.contract import LinkRecord
 
 
 class Plain(RelayModel):
-    """A relay without reconciliation."""
+    """A relay that tells what it knows; without NIP-77, unless it is said otherwise."""
 
-    @property
-    def information(self):
-        return {"supported_nips": [1]}
+    def __init__(self, *args: Any, nips: list[int] | None = None, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.information = {"supported_nips": nips or [1]}
+        self.live: dict[str, Any] = {}
+        if 77 not in self.information["supported_nips"]:
+            self.on_neg_open = None
+
+    def greet(self):
+        self.live = {}
+        return super().greet()
+
+    def on_req(self, name, *filters):
+        self.live[name] = filters
+        return super().on_req(name, *filters)
+
+    def on_close(self, name):
+        self.live.pop(name, None)
+        return []
+
+    def publish(self, event: Event) -> list[Any]:
+        """Somebody else writes there: what those are told whose filters it matches."""
+        self.events[event.id] = event
+        return [
+            ["EVENT", name, self.spelt(event)]
+            for name, filters in self.live.items()
+            if any(event in self.matching(filter) for filter in filters)
+        ]
+
+
+def notes(count: int) -> list[Event]:
+    return [signed(content=f"old {number}", created_at=WALL - 100_000 + number) for number in range(count)]
 
 
 def add(peer: RelayModel, count: int, seconds: int) -> None:
@@ -47,10 +80,10 @@ def test_what_a_cut_left_out_is_fetched_whenever_it_came(drive, breaks_at):
     drive.now = 7_400.0
     asked, answer = 0, drive.peer.on_req
 
-    def on_req(name, filter):
+    def on_req(name, *filters):
         nonlocal asked
         asked += 1
-        return [] if asked == breaks_at else answer(name, filter)
+        return [] if asked == breaks_at else answer(name, *filters)
 
     drive.peer.on_req, drive.reachable = on_req, True
     drive.tell("resume").run(29)
@@ -59,11 +92,113 @@ def test_what_a_cut_left_out_is_fetched_whenever_it_came(drive, breaks_at):
     assert drive.store.keys() == drive.peer.events.keys()
 
 
-def test_only_what_was_made_since_is_compared_after_a_cut(drive):
+def rounds(drive: Drive, heard: int) -> list[dict[str, Any]]:
+    """Whether each page that was asked for since then was one of what was made lately, or of everything."""
+    return [
+        message[2]
+        for message in drive.peer.heard[heard:]
+        if message[0] == "REQ" and message[1].startswith("round") and message[2]["limit"] > 2
+    ]
+
+
+def test_after_a_cut_what_was_made_since_is_read_first_and_everything_when_there_is_time(drive):
+    heard = len(drive.peer.heard)
+    drive.link._survey.due = drive.now + 1_000.0  # as if the last reading had taken ten seconds
+    drive.cut().run(60)
+    asked = rounds(drive, heard)
+    assert asked and all(filter["since"] > WALL - 1_000 for filter in asked)
+    assert drive.link.state is LinkState.LIVE and not drive.link.caught_up
+    drive.run(1_000)
+    assert any("since" not in filter for filter in rounds(drive, heard))
+    assert drive.link.caught_up
+
+
+def test_reading_everything_takes_a_hundredth_of_the_time_at_the_most():
+    survey = Survey(pause=100.0)
+    survey.begin(1_000.0)
+    survey.begin(1_004.0)  # not equal yet, so it is read again
+    survey.end(1_010.0, certain=True)
+    assert survey.complete and survey.due == 2_010.0
+    survey.lost()
+    assert not survey.complete and survey.due == 2_010.0
+
+
+@pytest.mark.parametrize("nips", [[1], [1, 77]])
+def test_what_comes_with_an_old_date_while_the_link_is_live_arrives_at_once(nips):
+    drive = Drive(Plain(notes(3), nips=nips)).run(60)
+    backdated = signed(content="backdated", created_at=WALL - 200_000)
+    drive.say(*drive.peer.publish(backdated))
+    assert backdated.id in drive.store
+    assert drive.run(10).link.caught_up
+
+
+def test_what_came_with_an_old_date_during_a_cut_is_found_and_before_that_nothing_is_said_to_be_equal(drive):
+    backdated = signed(content="backdated", created_at=WALL - 200_000)
+    drive.peer.events[backdated.id] = backdated
+    drive.cut()
+    for _ in range(600):
+        assert backdated.id in drive.store or not drive.link.caught_up
+        drive.run(1)
+    assert backdated.id in drive.store
+    assert drive.link.caught_up
+
+
+def test_what_was_not_compared_is_still_owed():
+    """Polling compares what was made lately; the rest of our log is given all the same."""
+    drive = Drive(Plain(notes(3)), direction="both").run(60)
+    drive.reachable = False
+    old = [signed(content=f"written meanwhile {n}", created_at=WALL - 300_000 + n) for n in range(5)]
+    drive.cut().write(*old).run(100)
+    assert drive.link.state is LinkState.DEGRADED_POLL
+    drive.reachable = True
+    drive.run(100)
+    assert {event.id for event in old} <= drive.peer.events.keys()
+
+
+@pytest.mark.parametrize("nips", [[1], [1, 77]])
+def test_what_a_relay_has_taken_and_lost_again_is_given_again(nips):
+    """An old backup was put back there, and we only push: there is no operation that we could ask for."""
+    mine = notes(4)
+    drive = Drive(Plain(nips=nips), mine, direction="push")
+    answer = drive.peer.on_event
+
+    def on_event(raw):
+        answer(raw)
+        return [HANG_UP] if len(drive.peer.events) == len(mine) else [["OK", raw["id"], True, ""]]
+
+    drive.peer.on_event = on_event  # it hangs up on the last one, and so before anything is compared again
+    drive.run(0.5)
+    drive.peer.on_event, drive.peer.events = answer, {}
+    drive.run(120)
+    assert drive.peer.events.keys() == drive.store.keys()
+    drive.peer.events = {}
+    drive.cut().run(120)
+    assert drive.peer.events.keys() == drive.store.keys()
+    assert drive.link.caught_up
+
+
+def test_who_refuses_to_reconcile_for_the_moment_is_asked_again_on_the_next_connection():
+    drive = Drive(Plain(notes(3), nips=[1, 77])).run(60)
+    busy = [True]
+    answer = drive.peer.on_neg_open
+    drive.peer.on_neg_open = lambda name, filter, message: (
+        [["NEG-ERR", name, "error: busy"]] if busy.pop() else answer(name, filter, message)
+    )
+    drive.cut().run(60)
+    assert drive.link.caught_up
+    drive.peer.on_neg_open = answer
     heard = len(drive.peer.heard)
     drive.cut().run(60)
-    asked = [
-        message[2] for message in drive.peer.heard[heard:] if message[0] == "REQ" and message[1].startswith("round")
-    ]
-    assert asked and all(filter["since"] > WALL - 1_000 for filter in asked if "since" in filter)
-    assert all(filter["limit"] <= 2 for filter in asked if "since" not in filter)
+    assert "NEG-OPEN" in [message[0] for message in drive.peer.heard[heard:]]
+
+
+def test_a_quiet_connection_leaves_the_operation_by_which_a_wiped_relay_is_noticed():
+    drive = Drive(Plain(notes(3), nips=[1, 77]), direction="both").run(60)
+    named = drive.link.pull.contiguous.message
+    assert named
+    drive.cut().run(60)
+    assert drive.link.pull.contiguous.message
+    drive.peer.events = {event.id: event for event in (signed(content="other", created_at=WALL - 50_000),)}
+    drive.cut().run(60)
+    assert ("gap", "repairing") in drive.states
+    assert drive.store.keys() == drive.peer.events.keys()

@@ -1,7 +1,8 @@
 """Bugs that are planted into production code to see that the simulated world finds them.
 
 Each replaces one function by a version with one fault, as it might be written by mistake. `within` is the number of
-seeds, from the first on, in which it must have been found; `seed` is one that finds it.
+seeds, from the first on, in which it must have been found; `seed` is one that finds it. Those of `plain` worlds are
+about relays without a log.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from anabranch.core import clock, nostr, retention, revisions, snapshots
 from anabranch.core.checkpoint import Checkpoint
 from anabranch.core.token import Gap, GapReason, Log, Position
 from anabranch.node import admission, hub, reconciliation, replay
-from anabranch.replicate import applying, link, peers, push, repair
+from anabranch.replicate import applying, link, manner, peers, push, repair, settled
 from anabranch.replicate.effects import SavePush
 from anabranch.sim import host
 from anabranch.store import held, sql_reader, sql_writer, sqlite
@@ -35,14 +36,15 @@ class Bug:
     plant: Plant
     seed: int
     within: int
+    plain: bool = False
 
 
 BUGS: list[Bug] = []
 
 
-def bug(seed: int, within: int) -> Callable[[Plant], Plant]:
+def bug(seed: int, within: int, plain: bool = False) -> Callable[[Plant], Plant]:
     def add(plant: Plant) -> Plant:
-        BUGS.append(Bug(plant.__name__, plant, seed, within))
+        BUGS.append(Bug(plant.__name__, plant, seed, within, plain))
         return plant
 
     return add
@@ -270,7 +272,7 @@ def an_echo_that_is_sent_back(patch: pytest.MonkeyPatch) -> None:
 @bug(seed=0, within=10)
 def a_push_that_counts_what_was_not_answered(patch: pytest.MonkeyPatch) -> None:
     publish = push.Pusher._publish
-    patch.setattr(push.Pusher, "_publish", lambda self: [SavePush(Checkpoint.at(self._next)), *publish(self)])
+    patch.setattr(push.Pusher, "_publish", lambda self, now: [SavePush(Checkpoint.at(self._next)), *publish(self, now)])
 
 
 @bug(seed=36, within=60)
@@ -300,3 +302,45 @@ def a_link_that_is_not_tried_again(patch: pytest.MonkeyPatch) -> None:
 def a_difference_of_which_one_is_overlooked(patch: pytest.MonkeyPatch) -> None:
     unknown = repair.Round.unknown
     patch.setattr(repair.Round, "unknown", lambda self, ids: unknown(self, list(ids)[1:]))
+
+
+# --- plain relays --------------------------------------------------------------------------------------------------
+
+
+@bug(seed=6, within=30, plain=True)
+def only_what_was_made_lately_is_compared(patch: pytest.MonkeyPatch) -> None:
+    """And the stream has nothing that is dated back either."""
+    patch.setattr(manner.Survey, "lost", lambda self: setattr(self, "complete", True))
+    request = peers.request
+
+    def lately(*args: Any) -> bytes:
+        asked = request(*args)
+        parts = msgspec.json.decode(asked)
+        return msgspec.json.encode(parts[:3]) if parts[0] == "REQ" else asked
+
+    patch.setattr(peers, "request", lately)
+
+
+@bug(seed=9, within=30, plain=True)
+def a_part_that_was_compared_counts_for_all_that_is_owed(patch: pytest.MonkeyPatch) -> None:
+    conclude = link.Link._conclude
+
+    def sloppy(self: Any, done: Any, now: float) -> Any:
+        done.whole = True
+        return conclude(self, done, now)
+
+    patch.setattr(link.Link, "_conclude", sloppy)
+
+
+@bug(seed=33, within=60, plain=True)
+def what_was_answered_for_once_counts_for_ever(patch: pytest.MonkeyPatch) -> None:
+    def give(self: Any, id: str, refused: bool = False) -> None:
+        self._vain.add(id)
+
+    patch.setattr(settled.Settled, "give", give)
+
+
+@bug(seed=6, within=30, plain=True)
+def a_relay_that_was_put_back_is_taken_for_the_same(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(link.Link, "_ask_anchor", lambda self, now: self._begin(None, now))
+    patch.setattr(manner.Survey, "lost", lambda self: setattr(self, "complete", True))

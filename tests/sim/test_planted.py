@@ -17,7 +17,7 @@ def test_there_are_enough_planted_bugs():
 @pytest.mark.parametrize("bug", BUGS, ids=[bug.name for bug in BUGS])
 def test_a_planted_bug_is_found(bug: Bug, monkeypatch: pytest.MonkeyPatch):
     bug.plant(monkeypatch)
-    assert run(bug.seed, to_the_end=False).breaches, f"seed {bug.seed} does not find {bug.name} any more"
+    assert run(bug.seed, to_the_end=False, plain=bug.plain).breaches, f"seed {bug.seed} does not find {bug.name} any more"
 
 
 @pytest.mark.slow
@@ -25,6 +25,6 @@ def test_a_planted_bug_is_found(bug: Bug, monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.parametrize("bug", BUGS, ids=[bug.name for bug in BUGS])
 def test_a_planted_bug_is_found_within_its_number_of_seeds(bug: Bug, monkeypatch: pytest.MonkeyPatch):
     bug.plant(monkeypatch)
-    found = simulate(range(bug.within), to_the_end=False).failed
+    found = simulate(range(bug.within), to_the_end=False, plain=bug.plain).failed
     assert found, f"{bug.name} was not found in {bug.within} seeds"
     assert found[0].seed == bug.seed, f"{bug.name} is found by seed {found[0].seed} now: say so in planted.py"

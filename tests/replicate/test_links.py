@@ -1,0 +1,59 @@
+"""Which links a node has: two commands at once, and a settings file that is read again."""
+
+import asyncio
+
+import pytest
+
+from anabranch.config import LinkSettings, Settings
+from anabranch.core.scope import EVERYTHING
+from anabranch.core.token import Log, Position
+from anabranch.node.linking import link_specs
+from anabranch.replicate.links import LinkError, Links
+from anabranch.replicate.spec import Direction, LinkSpec
+
+
+class SlowHost:
+    """A node whose disk takes a while, and whose ledger is what was written."""
+
+    log = Log("own", "epoch", Position(1), Position(0))
+
+    async def read(self, read):
+        return []
+
+    async def write(self, job):
+        await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+async def links():
+    links = Links(SlowHost(), clock=lambda: 0.0, wall=lambda: 1_800_000_000, share=lambda: 0.5)
+    yield links
+    await links.stop()
+
+
+def spec(name: str, peer: str = "ws://127.0.0.1:9/", origin: str = "command", **rest) -> LinkSpec:
+    return LinkSpec(name, peer, EVERYTHING, Direction.PULL, origin, **rest)
+
+
+async def test_of_many_that_are_added_at_once_under_one_name_there_is_one(links, monkeypatch):
+    began = []
+    monkeypatch.setattr(links, "_begin", lambda spec, record: began.append(spec) or Links._begin(links, spec, record))
+    asked = [links.add(spec("up", f"ws://127.0.0.1:{port}/")) for port in range(9, 19)]
+    answers = await asyncio.gather(*asked, return_exceptions=True)
+    assert sum(isinstance(answer, LinkError) for answer in answers) == 9
+    assert len(began) == 1
+    await links.remove("up")
+    assert links.links == {}
+
+
+async def test_one_that_was_added_by_command_gives_way_to_one_of_the_file_that_does_the_same(links):
+    await links.add(spec("mine"))
+    await links.add(spec("other", "ws://127.0.0.1:10/"))
+    assert await links.configure([spec("up", origin="config")]) == {"added": ["up"], "removed": ["mine"], "kept": []}
+    assert set(links.links) == {"up", "other"}
+
+
+def test_two_of_the_file_that_do_the_same_are_refused_before_anything_is_touched():
+    settings = Settings(links=tuple(LinkSettings(name=name, peer="wss://relay.example") for name in ("one", "two")))
+    with pytest.raises(LinkError, match="'one' and 'two' have the same peer, scope and direction"):
+        link_specs(settings)

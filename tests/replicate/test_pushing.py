@@ -1,0 +1,94 @@
+"""What is given to a peer: answered for in full, and nothing that it does not take holds up the rest for ever."""
+
+from typing import Any
+
+import pytest
+from histories import signed
+from link_driving import WALL, Drive, LogPeer
+
+from anabranch.replicate.states import LinkState
+
+
+def notes(count: int, content: str = "note") -> list[Any]:
+    return [signed(content=f"{content} {number}", created_at=WALL - 1_000 + number) for number in range(count)]
+
+
+class Small(LogPeer):
+    """Hangs up on what is too large, as relays do."""
+
+    message_bytes = 2_000
+
+    @property
+    def information(self):
+        return {**super().information, "limitation": {"max_message_length": self.message_bytes}}
+
+    def answer(self, message):
+        assert len(message) <= self.message_bytes, "it would have hung up"
+        return super().answer(message)
+
+
+@pytest.mark.parametrize("direction", ["push", "both"])
+def test_what_is_larger_than_the_peer_reads_is_a_dead_letter_and_the_rest_goes_through(direction):
+    large, small = signed(content="x" * 3_000, created_at=WALL), notes(20)
+    drive = Drive(Small(), [*small, large], direction=direction).run(60)
+    assert drive.peer.events.keys() == {event.id for event in small}
+    assert [(letter.id, letter.reason) for letter in drive.buried] == [
+        (large.id, "invalid: larger than the 2000 bytes that this relay reads")
+    ]
+    assert drive.link.caught_up
+    another, last = signed(content="y" * 3_000, created_at=WALL), signed(content="last", created_at=WALL)
+    drive.write(another, last).run(60)
+    assert last.id in drive.peer.events
+    assert drive.buried[-1].id == another.id
+    assert drive.link.caught_up
+
+
+def test_a_page_in_which_everything_is_too_large_is_passed():
+    drive = Drive(Small(), notes(2), direction="push").run(60)
+    drive.write(signed(content="x" * 3_000, created_at=WALL)).run(1)
+    assert drive.link.caught_up
+    assert drive.link.push.contiguous.position == 3
+
+
+def test_what_is_sent_again_and_never_answered_ends_the_connection():
+    drive = Drive(LogPeer(), notes(2), direction="push").run(60)
+    answer, said = drive.peer.on_event, []
+
+    def on_event(raw):
+        said.append(raw["id"])
+        return [["OK", raw["id"], False, "rate-limited: slow down"]] if len(said) == 1 else []
+
+    drive.peer.on_event = on_event
+    late = signed(content="late", created_at=WALL)
+    drive.write(late).run(20)
+    assert len(said) == 2
+    drive.run(30)
+    assert "no answer" in drive.link.last_error
+    drive.peer.on_event = answer
+    drive.run(60)
+    assert late.id in drive.peer.events
+    assert drive.link.caught_up
+
+
+class Choosy(LogPeer):
+    """Takes some things and does not keep them, and refuses others."""
+
+    def on_event(self, raw):
+        if "bad" in raw["content"]:
+            return [["OK", raw["id"], False, "blocked: no"]]
+        if "gone" in raw["content"]:
+            return [["OK", raw["id"], True, ""]]
+        return super().on_event(raw)
+
+
+def test_what_a_peer_refuses_or_does_not_keep_is_no_divergence_and_is_not_sent_again():
+    drive = Drive(Choosy(), notes(2), direction="push").run(60)
+    for number in range(4):
+        drive.write(
+            *(signed(content=f"{what} {number}", created_at=WALL) for what in ("bad", "gone", "good", "gone again"))
+        ).run(700)
+    sent = [message[1]["id"] for message in drive.peer.heard if message[0] == "EVENT"]
+    assert len(sent) == len(set(sent))
+    assert len(drive.buried) == 4
+    assert drive.link.state is LinkState.LIVE and drive.link.repairs == 0
+    assert drive.link.caught_up

@@ -553,8 +553,9 @@ class Link:
 
     def applied(self, result: Applied, now: float) -> list[Effect]:
         """The answer to `Apply`: the page is on disk, and the checkpoint with it."""
-        if not self._intake.answered(result.number):
-            return []  # of a connection that is gone; the ledger knows, and never goes back
+        if not self._intake.answered(result.number):  # of a connection that is gone
+            self._catch_up_with_ledger(result.checkpoint)
+            return []
         if result.checkpoint is not None:
             self.pull = result.checkpoint
         for id in result.declined:
@@ -566,6 +567,14 @@ class Link:
         if result.blocked and self.phase is Phase.RECONCILING:
             return self._doubt(Cue.CLOSURE, str(result.blocked[0]), now)
         return self._go_on([], now)
+
+    def _catch_up_with_ledger(self, written: Checkpoint | None) -> None:
+        """What stands on disk does not go back, unless the checkpoint was given up since."""
+        known = self.pull.contiguous
+        if written is None or known is None or written.contiguous is None:
+            return
+        if written.contiguous.domain == known.domain and written.contiguous.position > known.position:
+            self.pull = written
 
     def not_applied(self, reason: str, now: float) -> list[Effect]:
         """The store could not take a page; none after it was applied either."""

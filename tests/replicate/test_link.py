@@ -13,6 +13,7 @@ from anabranch.core import nostr
 from anabranch.core.checkpoint import PENDING_MAX, Checkpoint
 from anabranch.core.scope import Scope
 from anabranch.core.token import Position, ProgressToken
+from anabranch.replicate.effects import Applied
 from anabranch.replicate.spec import Timing
 from anabranch.replicate.states import TRANSITIONS, Cue, LinkState, diagram
 from anabranch.store.contract import LinkRecord
@@ -355,6 +356,21 @@ def test_a_log_of_our_own_that_was_restored_is_compared_before_anything_is_given
     assert drive.link.caught_up
     assert drive.link.push.contiguous.epoch == "restored"
     assert len(drive.peer.events) == 4
+
+
+def test_a_page_that_reaches_the_disk_after_its_connection_is_gone_counts_unless_all_was_given_up():
+    drive = Drive(LogPeer(notes(3))).run(1)
+    domain = drive.link.pull.contiguous.domain
+
+    def written(position: int) -> Applied:
+        return Applied(1_000_000, 1, checkpoint=Checkpoint.at(ProgressToken(*domain, Position(position))))
+
+    for position, stands_at in ((5, 5), (4, 5)):
+        assert drive.link.applied(written(position), drive.now) == []
+        assert drive.link.pull.contiguous.position == stands_at
+    drive.link.reset(drive.now)
+    drive.link.applied(written(6), drive.now)
+    assert drive.link.pull.contiguous is None
 
 
 # --- plain relays ---

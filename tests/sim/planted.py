@@ -230,7 +230,7 @@ def a_checkpoint_before_the_commit(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(applying.Page, "store", early)
 
 
-@bug(seed=6, within=20)
+@bug(seed=9, within=20)
 def a_gap_that_is_jumped_over(patch: pytest.MonkeyPatch) -> None:
     reconcile = link.Link._reconcile
 
@@ -243,7 +243,7 @@ def a_gap_that_is_jumped_over(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(link.Link, "_reconcile", jump)
 
 
-@bug(seed=6, within=10)
+@bug(seed=10, within=20)
 def a_repair_that_fetches_nothing(patch: pytest.MonkeyPatch) -> None:
     unknown = repair.Round.unknown
     patch.setattr(repair.Round, "unknown", lambda self, ids: unknown(self, []))
@@ -298,7 +298,7 @@ def a_link_that_is_not_tried_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(link.Link, "_retreat", for_good)
 
 
-@bug(seed=6, within=10)
+@bug(seed=10, within=20)
 def a_difference_of_which_one_is_overlooked(patch: pytest.MonkeyPatch) -> None:
     unknown = repair.Round.unknown
     patch.setattr(repair.Round, "unknown", lambda self, ids: unknown(self, list(ids)[1:]))

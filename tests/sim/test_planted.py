@@ -17,7 +17,9 @@ def test_there_are_enough_planted_bugs():
 @pytest.mark.parametrize("bug", BUGS, ids=[bug.name for bug in BUGS])
 def test_a_planted_bug_is_found(bug: Bug, monkeypatch: pytest.MonkeyPatch):
     bug.plant(monkeypatch)
-    assert run(bug.seed, to_the_end=False, plain=bug.plain).breaches, f"seed {bug.seed} does not find {bug.name} any more"
+    assert run(bug.seed, to_the_end=False, plain=bug.plain).breaches, (
+        f"seed {bug.seed} does not find {bug.name} any more"
+    )
 
 
 @pytest.mark.slow

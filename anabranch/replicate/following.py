@@ -410,13 +410,16 @@ class Following:
             self._socket = None
 
     async def _settle_pages(self) -> None:
-        """The page that is being stored is waited for, so that nothing is written behind our back; the others go."""
-        if self._pages:
-            first = self._pages[0][0]
-            for task, _, _ in list(self._pages)[1:]:
-                task.cancel()
-            await asyncio.wait([first])
-            self._drop_pages()
+        """The page that is being stored is waited for, so that nothing is written behind our back; the rest goes."""
+        under_way = [task for task, _, _ in self._pages if not task.done()]
+        for task in under_way[1:]:
+            task.cancel()
+        if under_way:
+            await asyncio.wait(under_way[:1])
+        for task, _, _ in self._pages:
+            if task.done() and not task.cancelled() and task.exception() is None:
+                self.link.applied(task.result(), self._now)
+        self._drop_pages()
 
     def _fields(self, **more: Any) -> dict[str, Any]:
         """What a line of the log says of a link, in the seed's words."""

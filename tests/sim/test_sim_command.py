@@ -37,10 +37,12 @@ def test_a_trace_is_of_one_world():
     assert "--seed" in answer.stderr
 
 
-def test_a_breach_is_told_and_ends_in_an_exit_code(monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("kind", [[], ["--plain"]])
+def test_a_breach_is_told_and_ends_in_an_exit_code(kind: list[str], monkeypatch: pytest.MonkeyPatch):
     breached = Outcome(7, 10, ["1.000 node-0 has lost something"], dict.fromkeys(map(str, Fault), 0), {}, "00", 1.0)
-    monkeypatch.setattr(sim, "simulate", lambda seeds, told: Summary(1, 10, 1.0, 1, breached.faults, {}, [breached]))
-    answer = CliRunner().invoke(main, ["sim", "--seeds", "1"])
+    summary = Summary(1, 10, 1.0, 1, breached.faults, {}, [breached])
+    monkeypatch.setattr(sim, "simulate", lambda seeds, told, plain: summary)
+    answer = CliRunner().invoke(main, ["sim", "--seeds", "1", *kind])
     assert answer.exit_code == Exit.FOUND_WRONG
     assert "node-0 has lost something" in answer.stdout
-    assert "anabranch sim --seed 7 --trace" in answer.stdout
+    assert " ".join(["anabranch sim --seed 7", *kind, "--trace"]) in answer.stdout

@@ -132,10 +132,10 @@ def overlapping(resume: ProgressToken | None, wall: int) -> int:
 def request(peer: Peer, scope: Scope, name: str, resume: ProgressToken | None, wall: int) -> bytes:
     """The message that opens the peer's stream, from where we stand."""
     if peer.kind is PeerKind.PLAIN:
-        # Two filters: what was made lately, and whatever comes from now on, also with an older date.
-        return dialogue.req(
-            name, {**scope.filter(), "since": overlapping(resume, wall)}, {**scope.filter(), "limit": 1}
-        )
+        # Two filters: whatever comes from now on, also with an older date, and what was made lately. In this order:
+        # there are relays that go by the last limit alone.
+        lately = {**scope.filter(), "since": overlapping(resume, wall)}
+        return dialogue.req(name, {**scope.filter(), "limit": 1}, lately)
     since = resume.position if resume is not None else 0
     if peer.kind is PeerKind.LOG:
         return dialogue.changes(name, {"mode": "log", "since": since, "live": True, **scope.filter()})

@@ -2,7 +2,8 @@
 
 `Pages` goes from the newest to the oldest. A relay answers a REQ with its newest events up to a limit that it may keep
 to itself, so only one thing is known of a page: above its oldest second it is complete. The next page ends at that
-second, not below it, and what comes twice is dropped. A page that lies in one second altogether cannot be continued.
+second, not below it, and what comes twice is dropped; where none of it does, the relay leaves `until` out, and is
+asked up to the second after. A page that lies in one second altogether cannot be continued.
 That it was cut off shows by what lies below it, by the size of other pages that were, or by holding all we asked for:
 then the second goes into `unsure`, and the caller knows where completeness cannot be shown. Where a filter's `since`
 hides what lies below the last such page, the relay is asked for one event more than the page had, whenever it was made.
@@ -117,6 +118,7 @@ class Pages(_Task):
         self._cut_off: int | None = None  # the size of the smallest page that is known to have left something out
         self._crowded: int | None = None  # the second that the page before lay in altogether
         self._probed: frozenset[str] | None = None  # the last page, while the relay is asked whether it gives more
+        self._reach = 0  # 1 for a relay that leaves the second `until` itself out
         self._unsettled: dict[str, int] = {}  # what was found at or below `until`, and when each was made
         self._settled: list[Settled] = []
         self.unsure: list[int] = []
@@ -140,8 +142,9 @@ class Pages(_Task):
         self._subscription = self._name("page-")
         self._here: dict[str, int] = {}  # all of this page, and of it what had not been found before
         self._new = 0
-        until = {"until": self._until} if self._until < TIMESTAMP_MAX else {}
-        self._window = msgspec.structs.replace(wanted, until=self._until)
+        last = min(self._until + self._reach, TIMESTAMP_MAX)
+        until = {"until": last} if last < TIMESTAMP_MAX else {}
+        self._window = msgspec.structs.replace(wanted, until=last)
         return [Send(dialogue.req(self._subscription, {**filter, **until, "limit": limit}))]
 
     def hear(self, answer: Answer) -> list[Effect] | None:
@@ -175,6 +178,9 @@ class Pages(_Task):
             self._cut_off = min(self._last, self._cut_off or self._last)
             if self._crowded is not None:
                 self.unsure.append(self._crowded)
+        if not self._reach and self._leaves_out_the_last_second():
+            self._reach = 1
+            return self._next()
         if not self._here:
             self._settle(self._since)
             return self._finish()
@@ -192,6 +198,11 @@ class Pages(_Task):
         self._settle(lowest)
         self._until = lowest - 1
         return self._next() if self._since <= self._until else self._finish()
+
+    def _leaves_out_the_last_second(self) -> bool:
+        """Whether nothing came of the second at which the page ends, though we have seen that there is something."""
+        known = [id for id, created_at in self._unsettled.items() if created_at == self._until]
+        return bool(known) and len(self._here) < self._bounds.page and self._here.keys().isdisjoint(known)
 
     def _finish(self) -> list[Effect]:
         """The end, unless the last page lay in one second, and may have been all that the relay gives at once."""

@@ -1,6 +1,7 @@
 """Links to relays that others wrote: nostr-sdk's (Rust, NIP-77) and nostr-relay (Python, without NIP-77)."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -27,7 +28,8 @@ async def until(condition: Callable[[], bool], node: Node) -> None:
 
 async def follow_and_feed(node: Node, url: str, author: Author) -> None:
     """Both ways, what is there and what comes."""
-    theirs = [author.event(content=f"theirs {number}") for number in range(620)]
+    now = int(time.time())  # three a second: what is more than a relay gives at once of one, nobody can see
+    theirs = [author.event(content=f"theirs {number}", created_at=now - number // 3) for number in range(620)]
     ours = [author.event(content=f"ours {number}") for number in range(30)]
     async with RelayClient.open(url) as there, RelayClient.open(node.url) as here:
         await there.store(*theirs)

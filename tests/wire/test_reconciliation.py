@@ -284,13 +284,23 @@ def test_an_empty_window_needs_no_relay() -> None:
 # --- pages --------------------------------------------------------------------------------------------------------
 
 
-@given(st.lists(st.integers(1, 9), min_size=1, max_size=12), st.integers(1, 9), st.booleans(), st.integers(0, 12))
-def test_pages_find_all_or_say_where_not(crowds: list[int], cap: int, ascending: bool, begins: int) -> None:
-    """Seconds with so many events each, and a relay that gives at most `cap` of the newest, in any order. All of it is
-    wanted, or what was made since some second."""
+@given(
+    st.lists(st.integers(1, 9), min_size=1, max_size=12),
+    st.integers(1, 9),
+    st.booleans(),
+    st.booleans(),
+    st.integers(0, 12),
+)
+def test_pages_find_all_or_say_where_not(
+    crowds: list[int], cap: int, ascending: bool, exclusive: bool, begins: int
+) -> None:
+    """Seconds with so many events each, and a relay that gives at most `cap` of the newest, in any order, and may leave
+    out the second `until`. All of it is wanted, or what was made since some second."""
 
     class Ordered(RelayModel):
         def on_req(self, name: str, filter: dict[str, Any]) -> list[Any]:
+            if exclusive and "until" in filter:
+                filter = {**filter, "until": filter["until"] - 1}
             *found, end = super().on_req(name, filter)
             return [*(reversed(found) if ascending else found), end]
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from anabranch.client.effects import Acknowledge, Effect, LoadOwed, Refuse, Send
 from anabranch.client.ledger import Owed
 from anabranch.client.messages import Frame, publish, short
+from anabranch.wire.publication import too_large
 
 WINDOW_COUNT = 256
 WINDOW_BYTES = 1 << 20
@@ -70,8 +71,7 @@ class Publisher:
         self._stale = self._stale or len(versions) >= limit
         effects: list[Effect] = []
         for one in versions:
-            if self.message_bytes_max is not None and len(publish(one.raw)) > self.message_bytes_max:
-                reason = f"larger than the {self.message_bytes_max} bytes that this relay reads"
+            if reason := too_large(one.raw, self.message_bytes_max):
                 effects.append(Refuse(one.version, reason))
             elif one.event not in self._under_way:
                 self._under_way[one.event] = one

@@ -38,7 +38,7 @@ def link_specs(settings: Settings) -> list[LinkSpec]:
             raise LinkError(f"links: number {number}: {error}") from None
         if spec.name in specs:
             raise LinkError(f"links: two are named {spec.name!r}; give each a name of its own")
-        if twin := next((other for other in specs.values() if other.twin == spec.twin), None):
+        if twin := next((other for other in specs.values() if other.purpose == spec.purpose), None):
             raise LinkError(f"links: {twin.name!r} and {spec.name!r} have the same peer, scope and direction")
         specs[spec.name] = spec
     return list(specs.values())

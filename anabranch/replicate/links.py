@@ -1,7 +1,8 @@
 """The links of a node: started from the ledger and the settings, commanded, described, and brought to an end.
 
 A link of the settings file stands for itself: it comes with the file and goes with it, and what stays the same is not
-touched when the file is read again. One that was added by command stays until it is removed.
+touched when the file is read again. One that was added by command stays until it is removed, or until the file has one
+of its name or its purpose.
 """
 
 from __future__ import annotations
@@ -137,14 +138,14 @@ class Links:
         await asyncio.gather(*(link.stop() for link in links.values()))
 
     async def configure(self, configured: Iterable[LinkSpec]) -> dict[str, list[str]]:
-        """Make the links of the settings file what it says, and touch no other."""
+        """Make the links of the settings file what it says, and touch no other but those that do the same."""
         wanted = {spec.name: spec for spec in configured}
         changes: dict[str, list[str]] = {"added": [], "removed": [], "kept": []}
-        twins = {spec.twin for spec in wanted.values()}
+        purposes = {spec.purpose for spec in wanted.values()}
         async with self._changing:
             for name, link in list(self.links.items()):
                 # One that was added by command gives way to one of the file that has its name, or does what it does.
-                double = name in wanted or link.spec.twin in twins
+                double = name in wanted or link.spec.purpose in purposes
                 if wanted.get(name) != link.spec and (double or link.spec.origin == "config"):
                     await self._remove(name)
                     changes["removed"].append(name)
@@ -177,7 +178,7 @@ class Links:
         if spec.name in self.links:
             raise LinkError(f"there is a link {spec.name!r} already; remove it first, or choose another name")
         for other in self.links.values():
-            if other.spec.twin == spec.twin:
+            if other.spec.purpose == spec.purpose:
                 raise LinkError(f"the link {other.spec.name!r} has the same peer, scope and direction")
         if len(self.links) >= LINKS_MAX:
             raise LinkError(f"there are {LINKS_MAX} links already")

@@ -136,6 +136,7 @@ class Round:
         self._brought: set[str] = set()  # by pages
 
     def begin(self) -> list[Effect]:
+        self._settled.look()
         return [LoadItems(self._filter)]
 
     @property

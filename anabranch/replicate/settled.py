@@ -14,16 +14,18 @@ class Settled:
     def __init__(self) -> None:
         self.declined: set[str] = set()
         self._given: set[str] = set()  # the peer has answered for it, and it was not looked for since
+        self._sought: set[str] = set()  # the same, when the comparison that is under way began
         self._vain: set[str] = set()  # it refused it, or it was not there when it was looked for
 
     def clear(self) -> None:
         self.declined.clear()
-        self._given.clear()
+        self.lost()
         self._vain.clear()
 
     def lost(self) -> None:
         """The connection is gone, and perhaps with it what the peer had just answered for."""
         self._given.clear()
+        self._sought.clear()
 
     def give(self, id: str, refused: bool = False) -> None:
         if len(self._given) + len(self._vain) < SETTLED_MAX:
@@ -34,10 +36,14 @@ class Settled:
         if len(self._given) < PUSHED_MAX:
             self._given.add(id)
 
+    def look(self) -> None:
+        """A comparison begins: it shows what was answered for before it, and perhaps not what is from now on."""
+        self._sought, self._given = self._sought | self._given, set()
+
     def lacking(self, have: Sequence[str]) -> list[str]:
-        """What is to be given of what only we have: not what has just been given in vain."""
-        self._vain |= self._given.intersection(have)
-        self._given.clear()
+        """What is to be given of what only we have, as a comparison shows: not what had been given in vain."""
+        self._vain |= self._sought.intersection(have)
+        self._sought.clear()
         return [id for id in have if id not in self._vain]
 
     def decline(self, id: str) -> None:

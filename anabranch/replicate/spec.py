@@ -34,7 +34,7 @@ class LinkSpec(msgspec.Struct, frozen=True):
         return self.direction is not Direction.PULL
 
     @property
-    def twin(self) -> tuple[str, Scope, Direction]:
+    def purpose(self) -> tuple[str, Scope, Direction]:
         """What it does: two links that do the same are one too many."""
         return self.peer, self.scope, self.direction
 

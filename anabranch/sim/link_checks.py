@@ -81,8 +81,8 @@ class LinkChecks:
             )
         if frozenset((host.name, peer.name)) in host.network.disordered:
             return  # what overtook it was applied before anybody could know; the comparison finds it
-        if peer.process.alive and peer.store.log().epoch != token.epoch:
-            return  # of a log that is no more; what it had removed may be there again
+        if self._checks.was_put_back(peer) and peer.process.alive and peer.store.log().epoch != token.epoch:
+            return  # of the log before an old backup was put back: what it had removed may be there again
         given = self._checks.logs.get(domain, {})
         last = max(given, default=0) if token.position > 1_000_000 else token.position  # a time is no position
         for at in range(start + 1, last + 1):

@@ -100,6 +100,7 @@ class PlainWorld(World):
         relay = await self._host("relay", retention, PlainHost, draw.choice(QUERY_LIMITS))
         assert isinstance(relay, PlainHost)
         relay.reconciles, relay.manner = self._reconciles, draw.choice(MANNERS)
+        self.checks.mark(f"relay {relay.manner} {'' if relay.reconciles else 'NEG-OPEN and '}CHANGES")
         self.hosts.append(relay)
 
     async def _link(self) -> None:

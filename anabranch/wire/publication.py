@@ -38,8 +38,8 @@ class Publication:
         self.accepted: list[str] = []
         self.refused: dict[str, str] = {}
         for id, raw in dict(events).items():
-            if message_bytes_max is not None and len(dialogue.event(raw)) > message_bytes_max:
-                self.refused[id] = f"invalid: larger than the {message_bytes_max} bytes that this relay reads"
+            if reason := too_large(raw, message_bytes_max):
+                self.refused[id] = f"invalid: {reason}"
             else:
                 self._waiting.append((id, raw))
 
@@ -83,3 +83,10 @@ class Publication:
         """As long as each connection gets on with it, there is another one."""
         self._known = False
         return [Reconnect()] if self._answered and not oversized else None
+
+
+def too_large(raw: bytes, message_bytes_max: int | None) -> str | None:
+    """Why an event cannot be sent to a relay that reads messages of so many bytes; None: it can."""
+    if message_bytes_max is None or len(dialogue.event(raw)) <= message_bytes_max:
+        return None
+    return f"larger than the {message_bytes_max} bytes that this relay reads"

@@ -1,13 +1,14 @@
 """Which links a node has: two commands at once, and a settings file that is read again."""
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 
 from anabranch.config import LinkSettings, Settings
 from anabranch.core.scope import EVERYTHING
 from anabranch.core.token import Log, Position
-from anabranch.node.linking import link_specs
+from anabranch.node.linking import Reloading, link_specs
 from anabranch.replicate.links import LinkError, Links
 from anabranch.replicate.spec import Direction, LinkSpec
 
@@ -57,3 +58,22 @@ def test_two_of_the_file_that_do_the_same_are_refused_before_anything_is_touched
     settings = Settings(links=tuple(LinkSettings(name=name, peer="wss://relay.example") for name in ("one", "two")))
     with pytest.raises(LinkError, match="'one' and 'two' have the same peer, scope and direction"):
         link_specs(settings)
+
+
+async def test_settings_that_could_not_be_read_for_whatever_reason_can_be_read_the_next_time(links):
+    answers = [
+        RuntimeError("nobody thought of it"),
+        Settings(links=(LinkSettings(name="up", peer="ws://127.0.0.1:9"),)),
+    ]
+
+    def read():
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    reloading = Reloading(SimpleNamespace(links=links), read)
+    reloading.begin()
+    reloading.begin()
+    await reloading._task
+    assert set(links.links) == {"up"}

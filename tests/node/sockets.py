@@ -162,6 +162,13 @@ class RelayClient:
     async def send(self, *frame: Any) -> None:
         await self.connection.send(json.dumps(list(frame)))
 
+    def send_together(self, *sent: Frame) -> None:
+        """Several frames in one write, so that they also arrive together."""
+        protocol = self.connection.protocol
+        for frame in sent:
+            protocol.send_text(json.dumps(list(frame)).encode())
+        self.connection.transport.write(b"".join(protocol.data_to_send()))
+
     async def send_raw(self, message: str | bytes) -> None:
         await self.connection.send(message)
 

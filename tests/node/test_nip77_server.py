@@ -308,7 +308,7 @@ async def test_who_does_not_wait_for_answers_is_not_waited_for(node: Node, conne
     client, neighbour = await connect(node), await connect(node)
     await client.store(*(wrap(author, f"{n}", rid(n)) for n in range(100)))
     await client.send("NEG-OPEN", "n", {"#p": [author.pubkey]})
-    await asyncio.gather(*(client.send("NEG-MSG", "n", opening()) for _ in range(500)))
+    client.send_together(*(["NEG-MSG", "n", opening()] for _ in range(500)))
     frames = [await client.next_of("n") for _ in range(2)]
     while frames[-1][0] != "NEG-ERR":
         frames.append(await client.next_of("n"))

@@ -243,7 +243,7 @@ def a_gap_that_is_jumped_over(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(link.Link, "_reconcile", jump)
 
 
-@bug(seed=10, within=20)
+@bug(seed=12, within=20)
 def a_repair_that_fetches_nothing(patch: pytest.MonkeyPatch) -> None:
     unknown = repair.Round.unknown
     patch.setattr(repair.Round, "unknown", lambda self, ids: unknown(self, []))
@@ -298,7 +298,7 @@ def a_link_that_is_not_tried_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(link.Link, "_retreat", for_good)
 
 
-@bug(seed=10, within=20)
+@bug(seed=11, within=20)
 def a_difference_of_which_one_is_overlooked(patch: pytest.MonkeyPatch) -> None:
     unknown = repair.Round.unknown
     patch.setattr(repair.Round, "unknown", lambda self, ids: unknown(self, list(ids)[1:]))
@@ -307,7 +307,7 @@ def a_difference_of_which_one_is_overlooked(patch: pytest.MonkeyPatch) -> None:
 # --- plain relays --------------------------------------------------------------------------------------------------
 
 
-@bug(seed=6, within=30, plain=True)
+@bug(seed=25, within=60, plain=True)
 def only_what_was_made_lately_is_compared(patch: pytest.MonkeyPatch) -> None:
     """And the stream has nothing that is dated back either."""
     patch.setattr(manner.Survey, "lost", lambda self: setattr(self, "complete", True))

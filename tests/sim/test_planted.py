@@ -1,12 +1,15 @@
 """The net catches: of bugs that are planted into production code, each is found.
 
-Where the worlds have changed, another seed may be the one that finds a bug; the slow test shows which.
+The seed that is known to find a bug goes first. Where the worlds have changed it may be another one by now, so that
+the promise is about the bug's number of seeds; `planted.py` should then name the new one, to keep this short.
 """
+
+import warnings
 
 import pytest
 from planted import BUGS, Bug
 
-from anabranch.sim import run, simulate
+from anabranch.sim import run
 
 
 def test_there_are_enough_planted_bugs():
@@ -15,18 +18,11 @@ def test_there_are_enough_planted_bugs():
 
 @pytest.mark.timeout(1_200)
 @pytest.mark.parametrize("bug", BUGS, ids=[bug.name for bug in BUGS])
-def test_a_planted_bug_is_found(bug: Bug, monkeypatch: pytest.MonkeyPatch):
-    bug.plant(monkeypatch)
-    assert run(bug.seed, to_the_end=False, plain=bug.plain).breaches, (
-        f"seed {bug.seed} does not find {bug.name} any more"
-    )
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1_200)
-@pytest.mark.parametrize("bug", BUGS, ids=[bug.name for bug in BUGS])
 def test_a_planted_bug_is_found_within_its_number_of_seeds(bug: Bug, monkeypatch: pytest.MonkeyPatch):
     bug.plant(monkeypatch)
-    found = simulate(range(bug.within), to_the_end=False, plain=bug.plain).failed
-    assert found, f"{bug.name} was not found in {bug.within} seeds"
-    assert found[0].seed == bug.seed, f"{bug.name} is found by seed {found[0].seed} now: say so in planted.py"
+    assert bug.seed < bug.within
+    seeds = (bug.seed, *(seed for seed in range(bug.within) if seed != bug.seed))
+    found = next((seed for seed in seeds if run(seed, to_the_end=False, plain=bug.plain).breaches), None)
+    assert found is not None, f"{bug.name} was not found in {bug.within} seeds"
+    if found != bug.seed:
+        warnings.warn(f"{bug.name} is found by seed {found} now: say so in planted.py", stacklevel=1)

@@ -111,7 +111,7 @@ class Admission:
                 offers = [offer for _, offer in items]
                 self._writer.prove_and_append(offers, partial(self._committed, items))
                 return
-        size = max(BATCH_MIN, min(BATCH_MAX, self._in_flight // 8))  # fine enough that every stage always has work
+        size = max(BATCH_MIN, min(BATCH_MAX, self._in_flight // 16))  # fine enough that every stage always has work
         while self._waiting and self._prover.idle:
             batch = _Batch([self._waiting.popleft() for _ in range(min(size, len(self._waiting)))])
             self._proving.append(batch)
@@ -148,7 +148,7 @@ class Admission:
     def _commit_when_worth_it(self) -> None:
         if not self._proven or self._committing:
             return
-        enough = min(GROUP_MAX, self._in_flight // 2)  # while they are written, the others are proven
+        enough = min(GROUP_MAX, self._in_flight // 4)  # while they are written, the others are on their way
         if len(self._proven) >= enough or not (self._proving or self._waiting):
             self._commit()
         elif self._linger is None:

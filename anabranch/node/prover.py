@@ -23,6 +23,7 @@ from anabranch.node.checker import LENGTH
 log = logging.getLogger(__name__)
 
 HUNG_SECONDS = 8.0
+AHEAD = 4  # batches that a worker is given before it has answered: it does not run dry while the node is busy
 
 Done = Callable[[bytes | None], None]
 
@@ -46,7 +47,7 @@ class Prover:
     @property
     def idle(self) -> bool:
         """Whether a worker would take a batch up soon."""
-        return any(worker.waiting < 2 for worker in self._workers)
+        return any(worker.waiting < AHEAD for worker in self._workers)
 
     def submit(self, proofs: bytes, done: Done) -> None:
         min(self._workers, key=lambda worker: worker.waiting).submit(proofs, done)

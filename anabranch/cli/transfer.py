@@ -6,7 +6,7 @@ import functools
 import io
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any
@@ -16,6 +16,7 @@ import msgspec
 
 from anabranch.cli.shell import Exit, Failure, Shell, options, rows
 from anabranch.cli.units import Kinds, Names, PublicKeys, Time
+from anabranch.core.token import START
 from anabranch.node import now
 from anabranch.store import transfer
 from anabranch.store.contract import StoreBusy
@@ -76,12 +77,16 @@ def export_command(shell: Shell, selector: transfer.Selector) -> None:
     metavar="FILE",
     help="Write each rejected line there as JSON: line, reason, text.",
 )
+@click.option(
+    "--keep-epoch", is_flag=True, help="Append as publications do: followers go on where they are, and compare nothing."
+)
 @options()
-def import_command(shell: Shell, file: str, rejected_file: Path | None) -> None:
+def import_command(shell: Shell, file: str, rejected_file: Path | None, keep_epoch: bool) -> None:
     """Read events from FILE (JSONL, plain, gzip or zstd, or Parquet), prove them and store them; - reads stdin.
 
     A bad line is counted and told, never the end; running it again is harmless. How old or how far in the future an
-    event is does not matter here; one that has expired is rejected.
+    event is does not matter here; one that has expired is rejected. Over a log that has something it opens a new epoch:
+    whoever follows compares once, and goes on.
     """
     settings = shell.settings()
     started = now.monotonic()
@@ -93,6 +98,8 @@ def import_command(shell: Shell, file: str, rejected_file: Path | None) -> None:
         except StoreBusy as busy:
             raise Failure(f"{busy}; publish over the wire, or stop the node first", Exit.IN_USE) from None
         stack.callback(store.close)
+        reader = stack.enter_context(store.reader())
+        before = store.writer.log()
         show = stack.enter_context(shell.progress("Importing"))
         total = _length(stream)
 
@@ -110,6 +117,12 @@ def import_command(shell: Shell, file: str, rejected_file: Path | None) -> None:
                 entry = {"line": rejection.line, "reason": rejection.reason, "text": text}
                 rejects.write(msgspec.json.encode(entry) + b"\n")
 
+        def storing(ids: Sequence[str]) -> None:
+            """A new epoch, before the first that is new to this log is stored."""
+            untouched = store.writer.log().epoch == before.epoch
+            if untouched and before.tip > START and not keep_epoch and len(reader.known(ids)) < len(set(ids)):
+                store.new_epoch()
+
         report = transfer.import_lines(
             transfer.decompressed(stream),
             store.writer,
@@ -119,8 +132,10 @@ def import_command(shell: Shell, file: str, rejected_file: Path | None) -> None:
             workers=settings.verify_workers,
             progress=progress,
             rejected=reject,
+            storing=storing,
         )
-        tip = store.writer.log().tip
+        log = store.writer.log()
+    renewed = log.epoch != before.epoch
     taken = now.monotonic() - started
     answer: dict[str, Any] = {
         "lines": report.lines,
@@ -130,7 +145,9 @@ def import_command(shell: Shell, file: str, rejected_file: Path | None) -> None:
         "rejected": report.rejected,
         "rejections": [{"line": rejection.line, "reason": rejection.reason} for rejection in report.rejections],
         "broken": report.broken,
-        "tip": tip,
+        "tip": log.tip,
+        "epoch": log.epoch,
+        "epoch_is_new": renewed,
         "seconds": round(taken, 3),
     }
     shell.result(
@@ -141,6 +158,8 @@ def import_command(shell: Shell, file: str, rejected_file: Path | None) -> None:
     if report.rejected > len(report.rejections):
         where = f"{rejected_file} has them" if rejected_file else "--rejected FILE writes them all"
         shell.note(f"… and {report.rejected - len(report.rejections):,} more rejected lines; {where}")
+    if renewed:
+        shell.note("the log had something: a new epoch is open, and followers compare once (--keep-epoch appends)")
     shell.note(f"{report.lines:,} lines in {taken:.1f} s ({report.lines / max(taken, 0.001):,.0f}/s)")
     if report.broken is not None:
         shell.note(f"anabranch: {report.broken}; what came before it is stored")

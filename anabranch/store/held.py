@@ -140,6 +140,11 @@ class HeldStore(ABC, Generic[W, R]):
         said = msgspec.json.encode(holder) + b"\n"
         os.ftruncate(self._lock, os.pwrite(self._lock, said, 0))
 
+    def new_epoch(self) -> None:
+        """Open a new epoch, of which the folder knows: what was put there by hand is told apart from a restore."""
+        self.writer.new_epoch()
+        self.announce()
+
     def _notice_restore(self, moved: bool = False) -> None:
         self.renewed = notice_restore(self.writer, read_holder(self.folder), moved)
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -99,6 +100,23 @@ def test_import_reads_gzip_from_a_file_and_from_stdin(run: Callable[..., Result]
     assert answer(run("import", "in.jsonl.gz", "--json", "--data", "store"))["stored"] == len(HISTORY)
     again = answer(run("import", "-", "--json", "--data", "store", stdin=packed))
     assert (again["stored"], again["duplicate"]) == (0, len(HISTORY))
+
+
+def test_an_import_opens_a_new_epoch_only_when_it_brings_something_to_a_log_that_has_something(
+    run: Callable[..., Result],
+) -> None:
+    def imported(content: bytes, *options: str) -> tuple[str, bool]:
+        report = answer(run("import", "-", "--json", "--data", "store", *options, stdin=content))
+        return report["epoch"], report["epoch_is_new"]
+
+    first, is_new = imported(jsonl(HISTORY[:2]))
+    assert not is_new
+    assert imported(jsonl(HISTORY[:2])) == imported(b"{}\n") == imported(b"") == (first, False)
+    assert imported(jsonl(HISTORY[:3]), "--keep-epoch") == (first, False)
+    second, is_new = imported(jsonl(HISTORY))
+    assert is_new and second != first
+    with closing(SqliteStore.open(Path("store"))) as store:  # it is not taken for a restore
+        assert (store.log().epoch, store.renewed) == (second, False)
 
 
 def test_a_torn_input_is_1_and_what_came_before_is_stored(run: Callable[..., Result]) -> None:

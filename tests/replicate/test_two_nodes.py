@@ -90,25 +90,40 @@ async def test_the_checkpoint_of_a_live_link_moves_with_a_peer_that_only_removes
     assert ids(follower) == {event["id"] for event in events}
 
 
-async def test_an_import_over_a_log_that_has_something_keeps_every_token_true(start_node, connect, author, tmp_path):
+async def followed_and_fed_across_an_import(start_node, connect, author, tmp_path, *options):
+    """A source of twenty into which thirty are imported: it and its follower, before and after."""
     source, follower, fed = start_node(), start_node(), start_node()
     before = await publish(connect, source, [author.event(content=f"before {number}") for number in range(20)])
     link(follower, source.url)
     link(source, fed.url, direction="push")
     stood = caught_up(follower)["pull"]["contiguous"]
     caught_up(source)
-    epoch = source.info()["changes_feed"]["epoch"]
     source.stop()
     dump = [author.event(content=f"imported {number}", created_at=1_600_000_000 + number) for number in range(30)]
     (tmp_path / "dump.jsonl").write_text("".join(f"{json.dumps(event)}\n" for event in dump))
-    assert source.cli("import", str(tmp_path / "dump.jsonl")).returncode == 0
+    assert source.cli("import", str(tmp_path / "dump.jsonl"), *options).returncode == 0
     source.start()
     for node in (follower, source):
         node.admin("POST", "links/up/resume")
     everything = before | {event["id"] for event in dump}
     until(lambda: ids(follower) == ids(fed) == everything, "what was imported")
-    after = caught_up(follower)
-    assert (after["repairs"], source.info()["changes_feed"]["epoch"]) == (0, epoch)
-    assert after["pull"]["contiguous"]["epoch"] == stood["epoch"] == epoch
+    return source, stood, caught_up(follower)
+
+
+async def test_an_import_over_a_log_that_has_something_opens_a_new_epoch_and_who_follows_compares(
+    start_node, connect, author, tmp_path
+):
+    source, stood, after = await followed_and_fed_across_an_import(start_node, connect, author, tmp_path)
+    epoch = source.info()["changes_feed"]["epoch"]
+    assert epoch != stood["epoch"] and after["pull"]["contiguous"]["epoch"] == epoch
+    assert after["repairs"] >= 1
+
+
+async def test_an_import_that_keeps_the_epoch_keeps_every_token_true(start_node, connect, author, tmp_path):
+    source, stood, after = await followed_and_fed_across_an_import(
+        start_node, connect, author, tmp_path, "--keep-epoch"
+    )
+    assert (after["repairs"], source.info()["changes_feed"]["epoch"]) == (0, stood["epoch"])
+    assert after["pull"]["contiguous"]["epoch"] == stood["epoch"]
     assert (stood["position"], after["pull"]["contiguous"]["position"]) == ("20", "50")
     assert caught_up(source)["repairs"] == 0

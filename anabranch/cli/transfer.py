@@ -6,7 +6,7 @@ import functools
 import io
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any
@@ -16,7 +16,6 @@ import msgspec
 
 from anabranch.cli.shell import Exit, Failure, Shell, options, rows
 from anabranch.cli.units import Kinds, Names, PublicKeys, Time
-from anabranch.core.token import START
 from anabranch.node import now
 from anabranch.store import transfer
 from anabranch.store.contract import StoreBusy
@@ -98,7 +97,6 @@ def import_command(shell: Shell, file: str, rejected_file: Path | None, keep_epo
         except StoreBusy as busy:
             raise Failure(f"{busy}; publish over the wire, or stop the node first", Exit.IN_USE) from None
         stack.callback(store.close)
-        reader = stack.enter_context(store.reader())
         before = store.writer.log()
         show = stack.enter_context(shell.progress("Importing"))
         total = _length(stream)
@@ -117,12 +115,6 @@ def import_command(shell: Shell, file: str, rejected_file: Path | None, keep_epo
                 entry = {"line": rejection.line, "reason": rejection.reason, "text": text}
                 rejects.write(msgspec.json.encode(entry) + b"\n")
 
-        def storing(ids: Sequence[str]) -> None:
-            """A new epoch, before the first that is new to this log is stored."""
-            untouched = store.writer.log().epoch == before.epoch
-            if untouched and before.tip > START and not keep_epoch and len(reader.known(ids)) < len(set(ids)):
-                store.new_epoch()
-
         report = transfer.import_lines(
             transfer.decompressed(stream),
             store.writer,
@@ -132,7 +124,7 @@ def import_command(shell: Shell, file: str, rejected_file: Path | None, keep_epo
             workers=settings.verify_workers,
             progress=progress,
             rejected=reject,
-            storing=storing,
+            epoch=None if keep_epoch else store.epoch_of_an_import(),
         )
         log = store.writer.log()
     renewed = log.epoch != before.epoch

@@ -11,11 +11,8 @@ import msgspec
 
 from anabranch.node import now
 from anabranch.node.writing import WriterThread
-from anabranch.store.contract import AccessKey
+from anabranch.store.contract import KEYS_ASKED_FOR, AccessKey
 from anabranch.wire.session import Grant
-
-ASKED_FOR = "access_keys_asked_for"
-"""The name among the store's settings under which it stands that access keys were made once."""
 
 
 class Access:
@@ -64,7 +61,6 @@ class Access:
     async def _save(self, key: AccessKey) -> None:
         await self._writer.run(lambda writer: writer.save_access_key(key))
         if not self._asked_for:
-            await self._writer.run(lambda writer: writer.save_setting(ASKED_FOR, b"true"))
             self._asked_for = True
             self._lost(None)
         self.keys[key.key] = key
@@ -83,7 +79,7 @@ class Access:
             for name in list(self.keys):
                 await self._writer.run(lambda writer, name=name: writer.delete_access_key(name))  # type: ignore[misc]
                 self._lost(self.keys.pop(name).key)
-            await self._writer.run(lambda writer: writer.save_setting(ASKED_FOR, b"false"))
+            await self._writer.run(lambda writer: writer.save_setting(KEYS_ASKED_FOR, b"false"))
             self._asked_for = False
 
     def sweep(self) -> None:

@@ -46,7 +46,8 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 BODY_MAX = 1_048_576
-CLOSE_SECONDS = 2.0  # how long a peer may take to read its farewell
+CLOSE_SECONDS = 10.0  # how long a peer that is let go may read nothing
+FAREWELLS = 5  # so often it may read a part of what waits for it
 _HIGH_WATER = 262_144
 
 
@@ -446,16 +447,21 @@ class Connection(asyncio.Protocol):
             tell = messages.changes_error if feed else messages.closed
             self.send(frames.text(tell(name, messages.LAGGING)))
 
+    @property
+    def congested(self) -> bool:
+        return self._drained is not None
+
     async def writable(self) -> None:
         """Wait until the socket takes more; a peer that takes nothing for too long is let go."""
         self._flush()
-        if self._drained is not None:
+        while self._drained is not None:
             try:
                 async with asyncio.timeout(self._node.settings.limits.idle_seconds):
                     await asyncio.shield(self._drained)
             except TimeoutError:
                 self._node.metrics.dropped.inc()
                 self.hang_up(frames.TRY_LATER, "too slow")
+            self._flush()  # several may have waited: whoever came first has sent something by now
         if self._closing:
             raise ConnectionResetError
 
@@ -519,7 +525,7 @@ class Connection(asyncio.Protocol):
         self._let_go()
         if self._transport is not None:
             self._transport.close()
-            self._node.loop.call_later(CLOSE_SECONDS, self._abort)
+            self._see_off(self._transport.get_write_buffer_size(), FAREWELLS)
 
     def _let_go(self) -> None:
         """End what goes on for this connection."""
@@ -533,9 +539,18 @@ class Connection(asyncio.Protocol):
         self._live = None
         self._wake()
 
-    def _abort(self) -> None:
-        if self._transport is not None:
-            self._transport.abort()
+    def _see_off(self, waiting: int, left: int) -> None:
+        """The farewell lies behind all that was sent: a peer that reads is waited for, one that does not is not."""
+
+        def look() -> None:
+            if self._transport is not None:
+                now_waiting = self._transport.get_write_buffer_size()
+                if left and now_waiting < waiting:
+                    self._see_off(now_waiting, left - 1)
+                else:
+                    self._transport.abort()
+
+        self._node.loop.call_later(CLOSE_SECONDS, look)
 
 
 def _header(request: h11.Request, name: bytes) -> bytes:

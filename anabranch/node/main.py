@@ -18,7 +18,7 @@ from anabranch.core import nostr
 from anabranch.core.operation import Removal
 from anabranch.core.token import Log
 from anabranch.node import logs, now
-from anabranch.node.access import ASKED_FOR, Access
+from anabranch.node.access import Access
 from anabranch.node.admin import Admin
 from anabranch.node.admission import Admission
 from anabranch.node.connection import Connection
@@ -35,7 +35,7 @@ from anabranch.node.writing import WriterThread
 from anabranch.replicate.links import LinkError, Links
 from anabranch.replicate.measuring import Measures
 from anabranch.replicate.spec import Timing
-from anabranch.store.contract import StoreBusy, StoreError
+from anabranch.store.contract import KEYS_ASKED_FOR, StoreBusy, StoreError
 from anabranch.store.opening import AnyStore, open_store
 from anabranch.wire import frames, messages
 from anabranch.wire.session import KEY_LOST, Rules
@@ -93,7 +93,7 @@ class Node:
             timing=self.timing,
             measures=Measures(self.metrics.registry),
         )
-        self.replay = Replay(self.hub, self.metrics, limits.query_limit)
+        self.replay = Replay(self.hub, self.metrics, limits.query_limit, limits.send_buffer_bytes)
         self.retention = Retention(
             self.store,
             self.readers,
@@ -105,7 +105,7 @@ class Node:
             settings.retention.window(),
         )
         await self.retention.start()
-        keys, asked_for = await self.readers.run(lambda r: (r.access_keys(), r.setting(ASKED_FOR) == b"true"))
+        keys, asked_for = await self.readers.run(lambda r: (r.access_keys(), r.setting(KEYS_ASKED_FOR) == b"true"))
         self.access = Access(keys, asked_for, self.writer, self._access_lost)
         self.rules = Rules(
             limits=settings.event_limits(),

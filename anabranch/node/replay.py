@@ -35,6 +35,7 @@ T = TypeVar("T")
 EVENTS_A_FRAME = 128
 HANDFUL = 512
 HANDFUL_BYTES = 1_048_576
+HANDFULS_MAX = 8  # that may wait for a reader at once: those of queries that were answered side by side
 EVENTS_FRAME_BYTES = 524_288
 
 _event = msgspec.json.Decoder(Event).decode
@@ -46,6 +47,11 @@ class Consumer(Protocol):
     def send(self, data: bytes) -> None: ...
     async def read(self, read: Callable[[Reader], T]) -> T:
         """Read the store, when it is this consumer's turn."""
+        ...
+
+    @property
+    def congested(self) -> bool:
+        """Whether the socket takes nothing more just now. Asked from any thread."""
         ...
 
     async def writable(self) -> None:
@@ -60,7 +66,8 @@ class Consumer(Protocol):
 
 
 class Replay:
-    def __init__(self, hub: Hub, metrics: Metrics, query_limit: int) -> None:
+    def __init__(self, hub: Hub, metrics: Metrics, query_limit: int, send_buffer_bytes: int) -> None:
+        self._handful_bytes = min(HANDFUL_BYTES, send_buffer_bytes // HANDFULS_MAX)
         self._hub = hub
         self._metrics = metrics
         self._query_limit = query_limit
@@ -124,6 +131,7 @@ class Replay:
         query, tip = asked.request.query, self._hub.tip
         assert isinstance(query, RevisionQuery)
         found = await consumer.read(lambda reader: reader.ancestors(query))
+        await consumer.writable()
         if consumer.has(subscription):
             told = [messages.changes_compacted(asked.subscription, one) for one in found]
             consumer.send(b"".join(map(frames.text, [*told, messages.changes_eose(asked.subscription, tip)])))
@@ -139,8 +147,10 @@ class Replay:
             def begin(reader: Reader, first: Selection) -> None:
                 """On the reader's thread: send the beginning while the rest is still being looked up."""
                 nonlocal begun
+                if consumer.congested:
+                    return
                 status = frames.text(messages.changes_status(asked.subscription, first.tip))
-                data, sent, begun = _framed(reader, subscription, first.positions)
+                data, sent, begun = _framed(reader, subscription, first.positions, self._handful_bytes)
                 loop.call_soon_threadsafe(send, status + data, sent)
 
             def send(data: bytes, sent: int) -> None:
@@ -180,6 +190,7 @@ class Replay:
                 finished = left == 0 or since >= last
                 if not finished:  # while this page is sent, the next is read
                     reading = asyncio.create_task(self._page(consumer, request, since, _next_size(left)))
+                await consumer.writable()
                 self._send_page(consumer, subscription, page)
                 await consumer.writable()
                 if left == 0:
@@ -224,7 +235,7 @@ class Replay:
     async def _page(self, consumer: Consumer, request: ChangesRequest, since: Position, size: int) -> Page:
         return await consumer.read(
             lambda r: r.changes(
-                request.query, since, request.until, size, request.include_compacted, now.seconds(), HANDFUL_BYTES
+                request.query, since, request.until, size, request.include_compacted, now.seconds(), self._handful_bytes
             )
         )
 
@@ -260,7 +271,9 @@ class Replay:
         positions, at = selection.positions, start
 
         async def read(at: int) -> tuple[bytes, int, int]:
-            return await consumer.read(lambda r: _framed(r, subscription, positions[at : at + HANDFUL]))
+            return await consumer.read(
+                lambda r: _framed(r, subscription, positions[at : at + HANDFUL], self._handful_bytes)
+            )
 
         reading: asyncio.Task[tuple[bytes, int, int]] | None = None
         try:
@@ -268,6 +281,7 @@ class Replay:
                 data, sent, taken = await (reading or read(at))
                 at += taken
                 reading = asyncio.create_task(read(at)) if at < len(positions) else None
+                await consumer.writable()  # another subscription may have filled the socket meanwhile
                 consumer.send(data)
                 self._metrics.replayed.inc(sent)
                 await consumer.writable()
@@ -282,9 +296,10 @@ class Replay:
         while consumer.has(subscription) and not self._hub.join(subscription, complete_to):
             page = await consumer.read(
                 lambda r, since=complete_to: r.changes(  # type: ignore[misc]
-                    query, since, None, HANDFUL, False, now.seconds(), HANDFUL_BYTES
+                    query, since, None, HANDFUL, False, now.seconds(), self._handful_bytes
                 )
             )
+            await consumer.writable()
             if isinstance(selector, ChangesQuery):
                 if self._lost(consumer, subscription, page, complete_to):
                     return
@@ -320,11 +335,13 @@ def _next_size(left: int | None) -> int:
     return HANDFUL if left is None else min(HANDFUL, left)
 
 
-def _framed(reader: Reader, subscription: Subscription, positions: Sequence[int]) -> tuple[bytes, int, int]:
+def _framed(
+    reader: Reader, subscription: Subscription, positions: Sequence[int], bytes_max: int
+) -> tuple[bytes, int, int]:
     """The frames of the first of these positions, as many as are not too many bytes; how many events that is, and how
     many positions are done with."""
-    payloads = reader.payloads(positions, HANDFUL_BYTES)
-    cut = payloads and sum(len(raw) for _, raw in payloads) >= HANDFUL_BYTES
+    payloads = reader.payloads(positions, bytes_max)
+    cut = payloads and sum(len(raw) for _, raw in payloads) >= bytes_max
     taken = positions.index(payloads[-1][0]) + 1 if cut else len(positions)
     if subscription.style is not Style.EVENTS:
         return frame_events(subscription.style, subscription.opening, payloads), len(payloads), taken

@@ -218,6 +218,8 @@ class LinkChange(msgspec.Struct, frozen=True):
 
 Advance = Callable[[Sequence[Outcome]], LinkChange]
 """What an append changes in the ledger of links, once its outcomes are known."""
+KEYS_ASKED_FOR = "access_keys_asked_for"
+"""The name among the settings under which it stands that access keys were made once; `save_access_key` sees to it."""
 TRANSITIONS_KEPT = 20
 DEAD_LETTERS_MAX = 10_000
 TOLD_MAX = 100_000  # revisions that are only heard of
@@ -406,8 +408,11 @@ class Writer(Protocol):
     """The one writer. Every method is one transaction, durable when it returns."""
 
     def log(self) -> Log: ...
-    def append(self, offers: Sequence[Offer], received_at: int, advance: Advance | None = None) -> list[Outcome]:
-        """Store a group; what `advance` makes of the outcomes is written in the same transaction."""
+    def append(
+        self, offers: Sequence[Offer], received_at: int, advance: Advance | None = None, epoch: str | None = None
+    ) -> list[Outcome]:
+        """Store a group; what `advance` makes of the outcomes is written in the same transaction, and if anything of
+        it is stored, that the log is of `epoch` from here on."""
         ...
 
     def take_removals(self) -> list[Removal]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from anabranch.core.token import Log, Position
+from anabranch.core.token import START, Log, Position
 from anabranch.store.contract import StoreBusy, StoreError
 from anabranch.store.sql_reader import SqlReader
 from anabranch.store.sql_writer import SqlWriter
@@ -36,6 +37,8 @@ class Holder(msgspec.Struct):
     stream: str = ""
     epoch: str = ""
     tip: int = 0
+    next_epoch: str = ""
+    """The epoch that the log may be of by now: who holds the store was about to open it."""
 
     @property
     def name(self) -> str:
@@ -84,7 +87,7 @@ def notice_restore(writer: SqlWriter, seen: Holder, moved: bool = False) -> bool
     """Open a new epoch where the log is older than was once seen, or stands where it was not written. Whether so."""
     log = writer.log()
     same = seen.stream == log.stream
-    older = moved or (same and (seen.epoch != log.epoch or seen.tip > log.tip))
+    older = moved or (same and (log.epoch not in (seen.epoch, seen.next_epoch) or seen.tip > log.tip))
     if older:
         writer.new_epoch(Position(seen.tip if same else 0))
     return older
@@ -130,20 +133,26 @@ class HeldStore(ABC, Generic[W, R]):
         with self.reader() as reader:
             return reader.log()
 
-    def announce(self, url: str = "") -> None:
+    def announce(self, url: str = "", next_epoch: str = "") -> None:
         """Write into the lock file who holds the store and how far the log has come."""
         if self._lock is None:
             return
         self._url = url or self._url
         log = self.writer.log()
-        holder = Holder(os.getpid(), self._url, log.stream, log.epoch, log.tip)
+        holder = Holder(os.getpid(), self._url, log.stream, log.epoch, log.tip, next_epoch)
         said = msgspec.json.encode(holder) + b"\n"
         os.ftruncate(self._lock, os.pwrite(self._lock, said, 0))
 
-    def new_epoch(self) -> None:
-        """Open a new epoch, of which the folder knows: what was put there by hand is told apart from a restore."""
-        self.writer.new_epoch()
-        self.announce()
+    def epoch_of_an_import(self) -> str | None:
+        """The epoch that an import opens, with the first that it stores; None into a log that has nothing yet.
+
+        The lock file knows it before the log does: it is not taken for a restore, whenever the import ends.
+        """
+        if self.writer.log().tip == START:
+            return None
+        epoch = str(uuid.uuid4())
+        self.announce(next_epoch=epoch)
+        return epoch
 
     def _notice_restore(self, moved: bool = False) -> None:
         self.renewed = notice_restore(self.writer, read_holder(self.folder), moved)

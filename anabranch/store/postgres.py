@@ -221,10 +221,10 @@ class PostgresStore(HeldStore[PostgresWriter, PostgresReader]):
         """A reader of one's own; close it. Not to be shared between threads."""
         return PostgresReader(PostgresConnection(self._address, "anabranch reader", _READS, True, "read failed"))
 
-    def announce(self, url: str = "") -> None:
+    def announce(self, url: str = "", next_epoch: str = "") -> None:
         """Say in the lock file, and to the server, who holds the store; in the file also how far the log has come."""
         try:
-            super().announce(url)
+            super().announce(url, next_epoch)
             if self._db is not None:
                 self._db.execute("SELECT set_config('application_name', ?, false)", (_name(self._url),))
         except StoreError:

@@ -16,6 +16,7 @@ from anabranch.core.checkpoint import Checkpoint
 from anabranch.core.token import Position
 from anabranch.store.contract import (
     DEAD_LETTERS_MAX,
+    KEYS_ASKED_FOR,
     TRANSITIONS_KEPT,
     AccessKey,
     DeadLetter,
@@ -45,6 +46,7 @@ class BookKeeper:
 
     def save_access_key(self, key: AccessKey) -> None:
         with self._changing():
+            self._set(KEYS_ASKED_FOR, b"true")
             self._db.execute(
                 "INSERT INTO access_keys (key, label, pubkey, created_at, expires_at, revoked, storage_limit_bytes) "
                 "VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (key) DO UPDATE SET label = excluded.label, "
@@ -63,14 +65,20 @@ class BookKeeper:
 
     def delete_access_key(self, key: str) -> bool:
         with self._changing():
-            return bool(self._all("DELETE FROM access_keys WHERE key = ? RETURNING key", (key,)))
+            found = bool(self._all("DELETE FROM access_keys WHERE key = ? RETURNING key", (key,)))
+            if found:
+                self._set(KEYS_ASKED_FOR, b"true")
+            return found
 
     def save_setting(self, name: str, value: bytes) -> None:
         with self._changing():
-            self._db.execute(
-                "INSERT INTO settings VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value",
-                (name, value),
-            )
+            self._set(name, value)
+
+    def _set(self, name: str, value: bytes) -> None:
+        self._db.execute(
+            "INSERT INTO settings VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+            (name, value),
+        )
 
     # --- links ---
 

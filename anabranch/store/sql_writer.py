@@ -108,10 +108,13 @@ class SqlWriter(BookKeeper, ToldKeeper):
 
     # --- append ---
 
-    def append(self, offers: Sequence[Offer], received_at: int, advance: Advance | None = None) -> list[Outcome]:
+    def append(
+        self, offers: Sequence[Offer], received_at: int, advance: Advance | None = None, epoch: str | None = None
+    ) -> list[Outcome]:
         """Store a group. One outcome an offer, in order; when this returns, what is `Stored` is on disk.
 
-        What `advance` makes of the outcomes is in the same transaction: a link's page and its checkpoint are one.
+        What `advance` makes of the outcomes is in the same transaction: a link's page and its checkpoint are one. So is
+        the `epoch` that an import opens with the first that it stores; positions go on, and keep what they mean.
         """
         try:
             with self._changing():
@@ -122,6 +125,8 @@ class SqlWriter(BookKeeper, ToldKeeper):
                     self._fresh = 0
                 if advance is not None:
                     self._note(advance(outcomes))
+                if epoch is not None and any(isinstance(outcome, Stored) for outcome in outcomes):
+                    self._db.execute("UPDATE log SET epoch = ?", (epoch,))
                 return outcomes
         except BaseException:
             self._remember()

@@ -11,7 +11,7 @@ import gzip
 import io
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import IO, Protocol, cast
 
 import msgspec
@@ -204,10 +204,10 @@ def import_lines(
     workers: int | None = None,
     progress: Callable[[Report], None] = lambda report: None,
     rejected: Callable[[Rejection], None] = lambda rejection: None,
-    storing: Callable[[Sequence[str]], None] = lambda ids: None,
+    epoch: str | None = None,
 ) -> Report:
-    """Store what the lines say. `rejected` is told of each line that was not taken, in order, with its text, and
-    `storing` of the ids of each group that holds, before it is stored."""
+    """Store what the lines say. `rejected` is told of each line that was not taken, in order, with its text. From the
+    first that is stored on, the log is of `epoch`, if one is given."""
     report = Report()
     with Signatures(workers) as signatures:
         open_groups: deque[_Group] = deque()
@@ -216,10 +216,10 @@ def import_lines(
             group.held = signatures.start(proofs)
             open_groups.append(group)
             while len(open_groups) > signatures.open_max:
-                _store(open_groups.popleft(), writer, now_ms(), report, rejected, storing)
+                _store(open_groups.popleft(), writer, now_ms(), report, rejected, epoch)
                 progress(report)
         while open_groups:
-            _store(open_groups.popleft(), writer, now_ms(), report, rejected, storing)
+            _store(open_groups.popleft(), writer, now_ms(), report, rejected, epoch)
             progress(report)
     return report
 
@@ -265,7 +265,7 @@ def _store(
     received_at: int,
     report: Report,
     rejected: Callable[[Rejection], None],
-    storing: Callable[[Sequence[str]], None],
+    epoch: str | None,
 ) -> None:
     offers: list[tuple[int, Operation]] = []
     for (number, operation), held in zip(group.operations, group.held(), strict=True):
@@ -274,8 +274,7 @@ def _store(
         else:
             group.rejections.append(Rejection(number, "signature does not hold", operation.raw))
     if offers:
-        storing([operation.event.id for _, operation in offers])
-        outcomes = writer.append([Offer(operation) for _, operation in offers], received_at)
+        outcomes = writer.append([Offer(operation) for _, operation in offers], received_at, epoch=epoch)
         writer.take_removals()  # nobody follows an import
         for (number, operation), outcome in zip(offers, outcomes, strict=True):
             match outcome:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import time
 from collections.abc import Callable
 from typing import Any
@@ -283,6 +284,25 @@ async def test_where_the_last_key_was_deleted_nobody_gets_in_until_none_is_asked
         client = await connect(own)
         assert (await client.authenticate(author, await client.challenge(), own.url)).accepted
         assert (await client.publish(snapshot(author, f"note {again}", {"x": 1}))).accepted
+
+
+@pytest.mark.parametrize("deleted", ["with the node down", "over the air"])
+async def test_a_key_that_was_made_with_the_node_down_is_asked_for_after_it_was_deleted_too(
+    start_node: Callable[..., Node], connect: Callable, author: Author, deleted: str
+) -> None:
+    own = start_node(admin=True, env={"PRIVATE": "true"})
+    own.stop()
+    key = json.loads(own.cli("keys", "create", "--json").stdout)["key"]["key"]
+    if deleted == "with the node down":
+        assert own.cli("keys", "delete", key).returncode == 0
+        own.start()
+    else:
+        own.start()
+        assert own.admin("DELETE", f"keys/{key}").status == 200
+        own.restart()
+    client = await connect(own)
+    ok = await client.authenticate(author, await client.challenge(), own.url)
+    assert (ok.accepted, ok.message) == (False, REQUIRED)
 
 
 async def test_a_key_that_is_given_to_another_author_closes_its_connections(

@@ -11,6 +11,8 @@ from bare_sockets import BareSocket
 from processes import Node
 from sockets import RelayClient
 
+from anabranch.wire.messages import LAGGING
+
 BULK = "x" * 60_000
 
 
@@ -96,6 +98,61 @@ async def test_a_long_replay_waits_for_its_reader(tight_node: Node, connect: Cal
 
     frames = await asyncio.to_thread(replay)
     assert [frame[4]["id"] for frame in frames[:-1]] == [event["id"] for event in events]
+
+
+async def test_many_replays_on_one_connection_take_turns_and_all_come(
+    tight_node: Node, connect: Callable, author: Author
+) -> None:
+    """Each is larger than what may wait for a reader, and there are more of them than the reader can take at once."""
+    writer = await connect(tight_node)
+    events = bulk(author, 20)
+    await writer.store(*events)
+    feed = {"mode": "tail", "since": 0, "authors": [author.pubkey], "kinds": [NOTE]}
+    requests = [["REQ", f"q{n}", {"authors": [author.pubkey]}] for n in range(10)]
+    requests += [["CHANGES", f"c{n}", feed] for n in range(10)]
+    requests += [["CHANGES", f"b{n}", {**feed, "mode": "bootstrap"}] for n in range(10)]
+
+    def replay() -> dict[str, int]:
+        with BareSocket(tight_node.port, rcvbuf=65536) as bare:
+            bare.handshake()
+            for request in requests:
+                bare.send(json.dumps(request))
+            time.sleep(0.5)
+            got = dict.fromkeys((request[1] for request in requests), 0)
+            ended: set[str] = set()
+            while len(ended) < len(requests):
+                frame = bare.read_message()
+                assert "closed" not in frame[0].lower() and "ERR" not in frame[:3], frame
+                if "EOSE" in (frame[0], frame[2] if frame[0] == "CHANGES" else ""):
+                    ended.add(frame[1])
+                elif "STATUS" not in frame:
+                    got[frame[1]] += 1
+            return got
+
+    assert await asyncio.to_thread(replay) == {request[1]: len(events) for request in requests}
+
+
+@pytest.mark.parametrize("verb", ["CHANGES", "REQ"])
+async def test_a_subscriber_that_reads_too_slowly_is_told_before_it_is_dropped(
+    start_node: Callable[..., Node], connect: Callable, author: Author, verb: str
+) -> None:
+    own = start_node(env={"LIMITS_SEND_BUFFER_BYTES": "4000000"})
+    request = live_changes(author) if verb == "CHANGES" else ["REQ", "slow", {"authors": [author.pubkey]}]
+    slow = await asyncio.to_thread(stalled, own, request)
+
+    def read() -> list[bytes]:
+        """A megabyte in a second: what waits takes longer than a peer is waited for that reads nothing."""
+        slow.sock.settimeout(10)
+        while chunk := slow.sock.recv(65_536):
+            slow.buffer += chunk
+            time.sleep(len(chunk) / 1_000_000)
+        return slow.read_until_end()
+
+    with slow:
+        reading = asyncio.create_task(asyncio.to_thread(read))
+        await (await connect(own)).store(*bulk(author, 200))
+        messages = await reading
+    assert LAGGING in messages[-1].decode(), messages[-1][:200]
 
 
 async def test_many_stalled_subscribers_do_not_slow_a_publisher(

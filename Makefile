@@ -32,13 +32,13 @@ run: $(READY)    ## start a node on ./data, and the pipeline beside it on ./lake
 demo: $(READY)   ## a five-minute story on a real node
 	@$(BIN)/anabranch demo
 
-# Three at a time: tests also wait. Peers have time-outs of their own: they get the machine to themselves.
+# Four at a time: tests also wait. Peers have time-outs of their own: they get the machine to themselves.
 test: $(READY)   ## the tests
-	@$(BIN)/python -m pytest -n 3 --dist loadscope --no-loadscope-reorder --ignore=tests/interop
+	@$(BIN)/python -m pytest -n 4 --dist loadscope --no-loadscope-reorder --ignore=tests/interop
 	@$(BIN)/python -m pytest tests/interop
 
 test-all: $(READY) ## the tests and the slow proofs
-	@$(BIN)/python -m pytest -n 3 --dist loadscope --no-loadscope-reorder --ignore=tests/interop -m ''
+	@$(BIN)/python -m pytest -n 4 --dist loadscope --no-loadscope-reorder --ignore=tests/interop -m ''
 	@$(BIN)/python -m pytest tests/interop -m ''
 
 bench: $(READY)  ## every benchmark, peers and ours in the same run; one JSON object each

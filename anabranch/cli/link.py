@@ -34,6 +34,8 @@ def _node(shell: Shell) -> Admin:
 
 
 def _path(name: str, verb: str = "") -> str:
+    if not name:
+        raise Failure("a link has a name; `anabranch link list` shows them", Exit.USAGE)
     return f"/admin/links/{quote(name, safe='')}" + (f"/{verb}" if verb else "")
 
 

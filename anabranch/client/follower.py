@@ -280,7 +280,11 @@ class Follower:
         if at is None:
             return self._start_bootstrap("nothing is here yet", now)
         if (at.stream, at.epoch) != (log.stream, log.epoch):
-            why = "the relay's log is another one than before" if at.stream != log.stream else "the log was restored"
+            why = (
+                "the relay's log is another one than before"
+                if at.stream != log.stream
+                else "the log was restored or imported into"
+            )
             return self._start_anew(why, now)
         missed = gap(log, Position(at.position))
         if missed is None:

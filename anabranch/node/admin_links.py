@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from anabranch.node.http import Answer, Request, json_answer
 from anabranch.replicate.links import LinkError, NoSuchLink, check_keys, spec_of
+from anabranch.store.contract import StoreError
 
 if TYPE_CHECKING:
     from anabranch.node.main import Node
+
+log = logging.getLogger(__name__)
 
 VERBS = ("pause", "resume", "repair", "reset")
 _NOT_ALLOWED = json_answer({"error": "method not allowed"}, 405)
@@ -38,6 +42,9 @@ async def answer(node: Node, request: Request, path: str, body: dict[str, Any]) 
         return json_answer({"error": str(error)}, 404)
     except LinkError as error:
         return json_answer({"error": str(error)}, 400)
+    except StoreError as error:
+        log.error("a change of a link could not be stored", extra={"link": name, "cause": str(error)})
+        return json_answer({"error": "the change could not be stored; is there room on the disk? see the log"}, 503)
 
 
 async def _all(node: Node, request: Request, body: dict[str, Any]) -> Answer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from anabranch.core.checkpoint import Checkpoint
@@ -37,6 +38,7 @@ def described(following: Following, clock: float, wall: int, own: Log) -> dict[s
         "lag_positions": lag_positions(link, own),
         "lag_seconds": lag_seconds(following, clock, wall),
         "in_flight": link.in_flight,
+        "unkept": link.unkept,
         "failures": link.failures,
         "repairs": link.repairs,
         "last_gap": link.gap,
@@ -94,10 +96,12 @@ def _until(at: float | None, clock: float) -> float | None:
     return None if at is None else round(max(0.0, at - clock), 3)
 
 
-def explained(following: Following, clock: float, wall: int, own: Log, dead_letters: int) -> dict[str, Any]:
-    """The same for people: sentences, and the facts they are made of."""
+def explained(
+    following: Following, clock: float, wall: int, own: Log, dead_letters: int, since: int | None
+) -> dict[str, Any]:
+    """The same for people: sentences, and the facts they are made of. `since` is when it came into its state."""
     link = following.link
-    sentences = [_standing(link), *_waiting(link, clock), *_suspicion(link)]
+    sentences = [_standing(link), *_since(link, since, wall), *_waiting(link, clock), *_suspicion(link)]
     if link.pull.pending:
         count = len(link.pull.pending)
         sentences.append(f"{count} operations are received and not applied; {link.pull.pending[0].blocked}.")
@@ -121,7 +125,7 @@ def explained(following: Following, clock: float, wall: int, own: Log, dead_lett
         "name": link.spec.name,
         "state": str(link.state),
         "caught_up": link.caught_up,
-        "since_seconds": None if link.since is None else round(clock - link.since, 3),
+        "since_seconds": None if since is None else max(0, wall - since),
         "next_try_seconds": _until(link.retry_at, clock) if link.phase is Phase.OFFLINE else None,
         "suspected_cause": link.last_error,
         "explanation": sentences,
@@ -132,7 +136,8 @@ def explained(following: Following, clock: float, wall: int, own: Log, dead_lett
 
 def _standing(link: Link) -> str:
     if link.caught_up:
-        return "It is live and caught up: the digests of both sides were equal, and nothing is under way."
+        but = f", but for {link.unkept} operations that the peer has refused or does not keep" if link.unkept else ""
+        return f"It is live and caught up: the digests of both sides were equal{but}, and nothing is under way."
     if link.state is LinkState.LIVE and link.phase is Phase.STREAMING and (link.crowded or link.partial):
         return "It is live, and is not said to be caught up: not all that the peer has can be seen."
     return {
@@ -142,6 +147,20 @@ def _standing(link: Link) -> str:
         LinkState.REPAIRING: "Its checkpoint is in doubt: everything in scope is compared before it goes on.",
         LinkState.PAUSED: "It is paused; `anabranch link resume` lets it go on from its checkpoint.",
     }[link.state]
+
+
+def _since(link: Link, since: int | None, wall: int) -> list[str]:
+    if since is None:
+        return []
+    when = datetime.fromtimestamp(since, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return [f"It has been {str(link.state).replace('_', ' ')} since {when}, for {_spoken(max(0, wall - since))}."]
+
+
+def _spoken(seconds: int) -> str:
+    for size, unit in ((86_400, "days"), (3_600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds // size} {unit}"
+    return f"{seconds} s"
 
 
 def _waiting(link: Link, clock: float) -> list[str]:

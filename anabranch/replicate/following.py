@@ -46,6 +46,7 @@ OWED_BYTES = 1 << 20
 KNOWN_AT_ONCE = 10_000
 FAILURES_NOTED_SECONDS = 60  # between two writes that would only say that it failed once more
 STOP_SECONDS = 2.0
+WRITE_AGAIN_SECONDS = 5.0  # after there was no room for it
 _event = msgspec.json.Decoder(Event).decode
 
 
@@ -89,6 +90,8 @@ class Following:
         self._world = world
         self._host = world.host
         self._todo: deque[Effect] = deque()
+        self._unwritten: deque[Effect] = deque()  # found no room on the disk, and nobody would say it again
+        self._write_at = 0.0
         self._stirred = asyncio.Event()
         self._socket: Socket | None = None
         self._reader: asyncio.Task[None] | None = None
@@ -139,6 +142,8 @@ class Following:
             await self._perform(self._todo.popleft())
         if self._collect() or self._take_in() or self._flush():
             return
+        if self._unwritten and self._write_at <= self._now:
+            await self._write_unwritten()
         self.changed.set()
         self._stirred.clear()
         due = self.link.deadline
@@ -146,6 +151,8 @@ class Following:
             self._tell(self.link.tick(self._now))
             await asyncio.sleep(0)
             return
+        if self._unwritten:
+            due = self._write_at if due is None else min(due, self._write_at)
         loop = asyncio.get_running_loop()
         timer = None if due is None else loop.call_later(due - self._world.clock(), self._stirred.set)
         try:
@@ -237,8 +244,21 @@ class Following:
                 name = self.spec.name
                 owed = await self._host.read(lambda reader: _owed(reader, name, query, after, limit, wall))
                 self._tell(self.link.owed(owed, self._now))
-            case _:
+            case do.SavePull() | do.SavePush() | do.Tell():
+                await self._write_unwritten()
                 await self._write_down(effect)
+            case _:
+                if isinstance(effect, do.Noted) and self._unwritten:  # the last one says all that is to be kept
+                    self._unwritten = deque(one for one in self._unwritten if not isinstance(one, do.Noted))
+                self._unwritten.append(effect)
+                await self._write_unwritten()
+
+    async def _write_unwritten(self) -> None:
+        """In order: no checkpoint passes what is to be known of an operation before it."""
+        while self._unwritten:
+            self._write_at = self._now + WRITE_AGAIN_SECONDS
+            await self._write_down(self._unwritten[0])
+            self._unwritten.popleft()
 
     async def _unknown(self, ids: tuple[str, ...]) -> list[str]:
         """In parts, so that no single look-up takes long."""
@@ -306,8 +326,8 @@ class Following:
             _news(record) != _news(written)
             or self._world.wall() - (written.last_failure_at or 0) >= FAILURES_NOTED_SECONDS
         ):
-            self._written = record
             await self._write(lambda w: w.save_link(record))
+            self._written = record
 
     # --- pages ---
 

@@ -69,7 +69,6 @@ class Link:
         self.last_error = record.last_error
         self.last_notice: str | None = None
         self.retry_at: float | None = 0.0
-        self.since: float | None = None
         """When the state was last another one; None: not since the process began."""
         self.verified_at: float | None = None
         self.repairs = 0
@@ -110,6 +109,11 @@ class Link:
         self._patience_until: float | None = None
 
     # --- what others ask ---
+
+    @property
+    def unkept(self) -> int:
+        """How many operations of ours the peer has refused, or taken and does not keep."""
+        return self._settled.unkept
 
     @property
     def caught_up(self) -> bool:
@@ -246,8 +250,6 @@ class Link:
 
     def _turn(self, cue: Cue, why: str, now: float) -> list[Effect]:
         before, self.state = self.state, TRANSITIONS[self.state][cue]
-        if self.state is not before:
-            self.since = now
         return [do.Told(before, self.state, cue, why[:TEXT_MAX])]
 
     def _doubt(self, cue: Cue, why: str, now: float) -> list[Effect]:

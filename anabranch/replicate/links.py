@@ -26,7 +26,7 @@ from anabranch.replicate.identity import KeyFiles, NoIdentity
 from anabranch.replicate.link import Link
 from anabranch.replicate.measuring import Measures
 from anabranch.replicate.spec import Direction, LinkSpec, Timing
-from anabranch.store.contract import LinkRecord
+from anabranch.store.contract import LinkRecord, StoreError
 from anabranch.wire.address import normalised
 
 LINKS_MAX = 10_000
@@ -206,7 +206,14 @@ class Links:
         del self.links[name]
         self._note_feeding()
         await link.stop()
-        await self.host.write(lambda writer: writer.delete_link(name))
+        try:
+            await self.host.write(lambda writer: writer.delete_link(name))
+        except StoreError:
+            stored = await self.host.read(lambda reader: reader.links())
+            for record in stored:
+                if record.name == name:
+                    self._begin(link.spec, record)
+            raise
 
     async def command(self, name: str, verb: str) -> None:
         """pause, resume, repair or reset."""
@@ -283,5 +290,7 @@ class Links:
 
     async def explain(self, name: str) -> dict[str, Any]:
         """What a link waits for, since when, when it tries next, and what is probably the matter."""
-        count = await self.host.read(lambda reader: reader.dead_letter_count(name))
-        return explained(self.find(name), self.clock(), self.wall(), self.host.log, count)
+        count, transitions = await self.host.read(lambda r: (r.dead_letter_count(name), r.transitions(name)))
+        link = self.find(name)
+        since = transitions[-1].at if transitions else link.record.created_at
+        return explained(link, self.clock(), self.wall(), self.host.log, count, since)

@@ -16,10 +16,12 @@ from typing import Any
 import msgspec
 
 from anabranch.core import snapshots
+from anabranch.core.nostr import TIMESTAMP_MAX
 from anabranch.core.revisions import GIFT_WRAP
 from anabranch.core.scope import Scope
 from anabranch.core.token import START, GapReason, Log, Position, ProgressToken, token_gap
 from anabranch.wire import dialogue
+from anabranch.wire.dialogue import printable
 
 OVERLAP_SECONDS = 900
 TEXT_MAX = 200
@@ -161,8 +163,8 @@ def _object(value: Any) -> Mapping[str, Any]:
 
 
 def _text(value: Any) -> str:
-    return value[:TEXT_MAX] if isinstance(value, str) else ""
+    return printable(value[:TEXT_MAX]) if isinstance(value, str) else ""
 
 
 def _count(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    return value if type(value) is int and 0 <= value <= TIMESTAMP_MAX else None

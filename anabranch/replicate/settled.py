@@ -46,6 +46,11 @@ class Settled:
         self._sought.clear()
         return [id for id in have if id not in self._vain]
 
+    @property
+    def unkept(self) -> int:
+        """How many the peer has refused, or taken and does not keep."""
+        return len(self._vain)
+
     def decline(self, id: str) -> None:
         if len(self.declined) < SETTLED_MAX:
             self.declined.add(id)

@@ -17,6 +17,9 @@ from anabranch.replicate.peers import Peer
 from anabranch.wire.dialogue import Answer, Changed, Closed, EndOfStored, FeedError, Passed, Removed, Replayed, Stored
 from anabranch.wire.paging import checked
 
+REPEATS_MAX = 100  # something may be removed and come again
+BEYOND_MAX = 10_000  # ids that are remembered for that
+
 
 class Broken(Exception):
     """The peer broke its word; the text completes «it …»."""
@@ -49,14 +52,17 @@ class Stream:
         self._message = resume.message if resume is not None else ""
         self._page: list[Arrival] = []
         self._through = False  # the peer has told how far it is complete, beyond the last arrival
+        self._beyond: set[str] = set()  # came in the replay, beyond what the peer had told to be its last
+        self._repeats = 0
 
     def take(self, answer: Answer) -> None:
         match answer:
             case Changed(_, position, raw):
                 self._reach(position)
-                self._arrive(raw)
-            case Removed(_, position, _):  # it moves us on, and takes nothing away: what is gone there may stay here
+                self._advance(self._arrive(raw))
+            case Removed(_, position, id):  # it moves us on, and takes nothing away: what is gone there may stay here
                 self._reach(position)
+                self._advance(f"-{id}")
                 self._through = True
             case Stored(_, raw):
                 self._pass_time()
@@ -82,10 +88,21 @@ class Stream:
             raise Broken(f"went back to position {position} after {self._last}")
         self._last = Position(position)
 
+    def _advance(self, what: str) -> None:
+        """A log that grows while it is replayed has something new to say; one that only repeats has no end."""
+        if self.replayed or not self._peer.tells_tip or self._last <= self._peer.log.tip:
+            return
+        if what in self._beyond:
+            self._repeats += 1
+            if self._repeats > REPEATS_MAX:
+                raise Broken("gives again what it has given, under ever new positions, and comes to no end")
+        elif len(self._beyond) < BEYOND_MAX:
+            self._beyond.add(what)
+
     def _pass_time(self) -> None:
         self._last = Position(max(self._wall(), self._last))
 
-    def _arrive(self, raw: bytes) -> None:
+    def _arrive(self, raw: bytes) -> str:
         found = checked(raw, self._wanted)
         if isinstance(found, str):
             raise Broken(found)
@@ -95,6 +112,7 @@ class Stream:
         self._page.append(Arrival(event, kept, self._token()))
         self.count += 1
         self.bytes += len(raw)
+        return event.id
 
     def _token(self) -> ProgressToken:
         return ProgressToken(self._peer.log.stream, self._epoch, self._last, self._message)

@@ -182,7 +182,7 @@ def read(message: str | bytes) -> Answer:
         return _answer(verb, values, parts)
     except (msgspec.MsgspecError, UnicodeError, RecursionError, ValueError, TypeError, LookupError):
         shown = message if isinstance(message, str) else message.decode("utf-8", "replace")
-        return Unknown(shown[:100])
+        return Unknown(printable(shown[:100]))
 
 
 def _usual(message: bytes) -> Answer | None:
@@ -190,7 +190,7 @@ def _usual(message: bytes) -> Answer | None:
     try:
         if message.startswith(b'["OK",'):
             _, id, accepted, reason = _ok(message)
-            return Ok(id, accepted, reason[:REASON_MAX])
+            return Ok(id, accepted, printable(reason[:REASON_MAX]))
         if message.startswith(b'["EVENT",'):
             _, name, event = _stored(message)
             return Stored(name, bytes(event))
@@ -275,7 +275,12 @@ def _text(value: Any) -> str:
 
 def _reason(values: list[Any]) -> str:
     """A text for people, which relays leave out or misspell: never worth an error."""
-    return values[0][:REASON_MAX] if values and isinstance(values[0], str) else ""
+    return printable(values[0][:REASON_MAX]) if values and isinstance(values[0], str) else ""
+
+
+def printable(text: str) -> str:
+    """What a peer says, fit for a terminal and for one line of a log."""
+    return text if text.isprintable() else "".join(one if one.isprintable() else " " for one in text)
 
 
 def refusal(answer: Answer) -> str:

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import re
 import signal
 import subprocess
@@ -13,10 +14,12 @@ from pathlib import Path
 
 import pytest
 from click.testing import Result
+from histories import operation
 from stand_ins import AUTHOR, HISTORY, START, answer, held, jsonl
 
 from anabranch.cli.shell import Exit
 from anabranch.core.nostr import serialise
+from anabranch.store.contract import Offer
 from anabranch.store.sqlite import SqliteStore
 
 
@@ -116,7 +119,22 @@ def test_an_import_opens_a_new_epoch_only_when_it_brings_something_to_a_log_that
     second, is_new = imported(jsonl(HISTORY))
     assert is_new and second != first
     with closing(SqliteStore.open(Path("store"))) as store:  # it is not taken for a restore
-        assert (store.log().epoch, store.renewed) == (second, False)
+        log = store.log()
+        assert (log.epoch, store.renewed) == (second, False)
+        assert (log.floor, log.tip) == (1, len(HISTORY)), "positions go on, and all of them can be replayed"
+
+
+def test_an_import_that_is_killed_after_its_first_group_is_not_taken_for_a_restore(run: Callable[..., Result]) -> None:
+    run("import", "-", "--data", "store", stdin=jsonl(HISTORY[:2]))
+    store = SqliteStore.open(Path("store"))
+    epoch = store.epoch_of_an_import()
+    store.writer.append([Offer(operation(HISTORY[0]))], 1, epoch=epoch)
+    assert store.writer.log().epoch != epoch, "nothing was stored"
+    store.writer.append([Offer(operation(HISTORY[3]))], 1, epoch=epoch)
+    store.writer.close()
+    os.close(store._lock)  # as a kill does
+    with closing(SqliteStore.open(Path("store"))) as again:
+        assert (again.log().epoch, again.renewed) == (epoch, False)
 
 
 def test_a_torn_input_is_1_and_what_came_before_is_stored(run: Callable[..., Result]) -> None:

@@ -46,6 +46,28 @@ class Endless(Phantom):
     changing = True
 
 
+class Repeating(LogPeer):
+    """What it has is replayed again and again, under ever new positions."""
+
+    def on_changes(self, name, asked):
+        return [self.change(name, at, self.log[at % len(self.log)]) for at in range(asked["since"] + 1, 500)]
+
+
+class Boundless(LogPeer):
+    """Its log has come to a number that no machine counts to, and its words are not for a terminal."""
+
+    @property
+    def information(self):
+        told = super().information
+        return {**told, "changes_feed": {**told["changes_feed"], "max_seq": 10**400}}
+
+    def greet(self):
+        return [*super().greet(), ["NOTICE", "\x1b]0;yours\x07\n\x1b[31mred"]]
+
+    def on_req(self, name, *filters):
+        return [["CLOSED", name, "error: \x1b[31mno\nfeed"]]
+
+
 class Foreign(LogPeer):
     """Every other connection is to a log of another epoch."""
 
@@ -62,6 +84,7 @@ class Foreign(LogPeer):
         (Backwards, "went back to position 5 after 5"),
         (Phantom, "names 1 operations that it does not give or keep"),
         (Endless, "names 1 operations that it does not give or keep"),
+        (Repeating, "gives again what it has given, under ever new positions"),
     ],
 )
 async def test_a_peer_that_lies_is_named_and_the_node_serves_on(start_node, connect, author, kind, words):
@@ -103,3 +126,13 @@ async def test_an_epoch_that_changes_all_the_time_is_a_gap_each_time_and_loses_n
         assert one["last_gap"]["reason"] == "epoch_mismatch"
         assert one["state"] == "live"
         assert await asyncio.to_thread(ids, node) == {event.id for event in honest}
+
+
+async def test_a_number_without_measure_and_words_for_a_terminal_harm_nobody(start_node, author):
+    node = start_node(admin=True)
+    async with serving(Boundless([note(author, "one")])) as url:
+        await asyncio.to_thread(link, node, url)
+        said = await named(node, "feed")
+    assert said.isprintable()
+    metrics = node.http("GET", "/metrics")
+    assert metrics.status == 200 and "sync_link_state" in metrics.body.decode()

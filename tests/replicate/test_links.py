@@ -1,6 +1,7 @@
 """Which links a node has: two commands at once, and a settings file that is read again."""
 
 import asyncio
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -9,8 +10,10 @@ from anabranch.config import LinkSettings, Settings
 from anabranch.core.scope import EVERYTHING
 from anabranch.core.token import Log, Position
 from anabranch.node.linking import Reloading, link_specs
+from anabranch.replicate import following
 from anabranch.replicate.links import LinkError, Links
 from anabranch.replicate.spec import Direction, LinkSpec
+from anabranch.store.contract import StoreError
 
 
 class SlowHost:
@@ -77,3 +80,65 @@ async def test_settings_that_could_not_be_read_for_whatever_reason_can_be_read_t
     reloading.begin()
     await reloading._task
     assert set(links.links) == {"up"}
+
+
+class FullHost:
+    """A node whose disk has no room for a while."""
+
+    log = Log("own", "epoch", Position(1), Position(0))
+
+    def __init__(self):
+        self.full = False
+        self.saved = {}
+        self.transitions = []
+
+    async def read(self, read):
+        return read(self)
+
+    async def write(self, job):
+        if self.full:
+            raise StoreError("no room")
+        return job(self)
+
+    def links(self):
+        return list(self.saved.values())
+
+    def save_link(self, record):
+        self.saved[record.name] = record
+
+    def delete_link(self, name):
+        del self.saved[name]
+
+    def note_link(self, change):
+        self.transitions.append(change.transition)
+
+
+async def test_a_pause_that_found_no_room_on_the_disk_is_written_when_there_is_some(monkeypatch):
+    monkeypatch.setattr(following, "WRITE_AGAIN_SECONDS", 0.02)
+    host = FullHost()
+    links = Links(host, clock=time.monotonic, wall=lambda: 1_800_000_000, share=lambda: 0.5)
+    await links.add(spec("up"))
+    await asyncio.sleep(0.05)
+    host.full = True
+    await links.command("up", "pause")
+    await asyncio.sleep(0.1)
+    assert host.saved["up"].state != "paused"
+    host.full = False
+    await asyncio.sleep(0.1)
+    assert host.saved["up"].state == "paused"
+    assert [one.after for one in host.transitions if one is not None].count("paused") == 1
+    await links.stop()
+
+
+async def test_a_link_whose_removal_found_no_room_is_still_there():
+    host = FullHost()
+    links = Links(host, clock=time.monotonic, wall=lambda: 1_800_000_000, share=lambda: 0.5)
+    await links.add(spec("up"))
+    host.full = True
+    with pytest.raises(StoreError):
+        await links.remove("up")
+    assert set(links.links) == set(host.saved) == {"up"}
+    host.full = False
+    await links.remove("up")
+    assert links.links == host.saved == {}
+    await links.stop()

@@ -69,8 +69,8 @@ def lag_seconds(following: Following, clock: float, wall: int) -> float | None:
     link = following.link
     if link.caught_up:
         return 0.0
-    if link.verified_at is not None:
-        return round(clock - link.verified_at, 3)
+    if following.caught_up_at is not None:
+        return round(clock - following.caught_up_at, 3)
     last = following.record.last_success_at
     return None if last is None else float(max(0, wall - last))
 

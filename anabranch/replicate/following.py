@@ -87,6 +87,8 @@ class Following:
         self.link = Link(spec, record, world.timing, world.share, world.wall)
         self.changed = asyncio.Event()
         """Set whenever something may be different; who waits clears it."""
+        self.caught_up_at: float | None = None
+        """When it was last seen to be caught up."""
         self._world = world
         self._host = world.host
         self._todo: deque[Effect] = deque()
@@ -107,6 +109,7 @@ class Following:
 
     def call(self, step: Callable[[Link, float], list[Effect]]) -> None:
         """Something happened that concerns the machine."""
+        self._mark()
         self._tell(step(self.link, self._now))
         self._stirred.set()
 
@@ -138,6 +141,7 @@ class Following:
 
     async def _turn(self) -> None:
         """Carry out what is to be done, take in what has come, wait for more."""
+        self._mark()
         while self._todo:
             await self._perform(self._todo.popleft())
         if self._collect() or self._take_in() or self._flush():
@@ -160,6 +164,11 @@ class Following:
         finally:
             if timer is not None:
                 timer.cancel()
+
+    def _mark(self) -> None:
+        """Before anything changes: until now it was caught up, or it was not."""
+        if self.link.caught_up:
+            self.caught_up_at = self._now
 
     @property
     def _now(self) -> float:

@@ -11,6 +11,8 @@ from anabranch.core.scope import EVERYTHING
 from anabranch.core.token import Log, Position
 from anabranch.node.linking import Reloading, link_specs
 from anabranch.replicate import following
+from anabranch.replicate.explaining import lag_seconds
+from anabranch.replicate.link import Link
 from anabranch.replicate.links import LinkError, Links
 from anabranch.replicate.spec import Direction, LinkSpec
 from anabranch.store.contract import StoreError
@@ -142,3 +144,21 @@ async def test_a_link_whose_removal_found_no_room_is_still_there():
     await links.remove("up")
     assert links.links == host.saved == {}
     await links.stop()
+
+
+def test_the_lag_counts_from_when_it_was_last_caught_up():
+    link = SimpleNamespace(caught_up=False, verified_at=100.0)
+    following = SimpleNamespace(link=link, caught_up_at=199.0, record=SimpleNamespace(last_success_at=10))
+    assert lag_seconds(following, clock=200.0, wall=50) == 1.0
+    following.caught_up_at = None  # not since the node started
+    assert lag_seconds(following, clock=200.0, wall=50) == 40.0
+    link.caught_up = True
+    assert lag_seconds(following, clock=200.0, wall=50) == 0.0
+
+
+async def test_a_link_that_is_paused_was_caught_up_until_then(links, monkeypatch):
+    await links.add(spec("up"))
+    following = links.find("up")
+    monkeypatch.setattr(Link, "caught_up", property(lambda self: self.state != "paused"))
+    await links.command("up", "pause")
+    assert following.caught_up_at == links.clock() and not following.link.caught_up

@@ -343,7 +343,11 @@ def _from_text(setting: Setting, text: str) -> Any:
             return msgspec.json.decode(text or "[]")
         if "tuple" in str(setting.type):
             parts = [part for part in text.replace(" ", "").split(",") if part]
-            return msgspec.convert([int(part) for part in parts] if "int" in str(setting.type) else parts, setting.type)
+            if "int" not in str(setting.type):
+                return msgspec.convert(parts, setting.type)
+            if not all(part.isdecimal() for part in parts):
+                raise ValueError("a list of whole numbers is needed, such as 1,7")
+            return msgspec.convert([int(part) for part in parts], setting.type)
         if text == "" and setting.may_be_unset:
             return None
         return msgspec.convert(text, setting.type, strict=False)

@@ -91,12 +91,12 @@ def import_command(shell: Shell, file: str, rejected_file: Path | None, keep_epo
     started = now.monotonic()
     with ExitStack() as stack:
         stream: IO[bytes] = sys.stdin.buffer if file == "-" else stack.enter_context(open(file, "rb"))
-        rejects = stack.enter_context(rejected_file.open("wb")) if rejected_file is not None else None
         try:
             store = open_store(Path(settings.data), settings.store, settings.durability)
         except StoreBusy as busy:
             raise Failure(f"{busy}; publish over the wire, or stop the node first", Exit.IN_USE) from None
         stack.callback(store.close)
+        rejects = stack.enter_context(rejected_file.open("wb")) if rejected_file is not None else None
         before = store.writer.log()
         show = stack.enter_context(shell.progress("Importing"))
         total = _length(stream)

@@ -17,7 +17,7 @@ from anabranch.config import Settings
 @click.option("--store", metavar="URL", help="Keep the log in PostgreSQL: postgresql://… [default: SQLite in --data]")
 @click.option("--private/--public", default=None, help="Only authenticated authors read and write, each their own.")
 @click.option("--lake", metavar="DIR", help="Keep tables of the log there, by a pipeline beside the node.")
-@options(json=False)
+@options()
 def serve(
     shell: Shell, host: str | None, port: int | None, store: str | None, private: bool | None, lake: str | None
 ) -> None:
@@ -34,10 +34,10 @@ def serve(
     settings = read()
     reload = read if shell.config_file is not None else None
     if lake is None:
-        sys.exit(serve_node(settings, reload))
+        sys.exit(serve_node(settings, reload, as_json=shell.json))
     pipeline = Beside(settings.data, settings.store, lake, shell.config_file)
     try:
-        code = serve_node(settings, reload, pipeline.remarks, pipeline.start)
+        code = serve_node(settings, reload, pipeline.remarks, pipeline.start, shell.json)
     finally:
         pipeline.stop()
     sys.exit(code)

@@ -49,9 +49,10 @@ def selection(command: Callable[..., None]) -> Callable[..., None]:
 
 
 @click.command("export")
+@click.option("--json", "told_as_json", is_flag=True, help="End with one JSON object on stderr: how many, of what log.")
 @options(json=False)
 @selection
-def export_command(shell: Shell, selector: transfer.Selector) -> None:
+def export_command(shell: Shell, selector: transfer.Selector, told_as_json: bool) -> None:
     """Write stored events to stdout, one a line, in the order of the log.
 
     What is compacted or removed has no payload any more and is left out. Runs beside a node.
@@ -64,7 +65,9 @@ def export_command(shell: Shell, selector: transfer.Selector) -> None:
             out.write(line)
             written += 1
         out.flush()
-    shell.note(f"exported {written:,} events")
+        log = reader.log()
+    told = {"exported": written, "stream": log.stream, "epoch": log.epoch, "floor": log.floor, "tip": log.tip}
+    shell.note(msgspec.json.encode(told).decode() if told_as_json else f"exported {written:,} events")
 
 
 @click.command("import")

@@ -12,6 +12,9 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from anabranch.config import Settings
 from anabranch.core import nostr
@@ -173,6 +176,22 @@ class Node:
     def http_url(self) -> str:
         return f"http://{self.address}"
 
+    @property
+    def introduction(self) -> dict[str, Any]:
+        """Where it listens and what log it has; every value is JSON."""
+        log_ = self.log
+        return {
+            "url": f"ws://{self.address}/",
+            "http": self.http_url,
+            "store": self.store.place,
+            "stream": log_.stream,
+            "epoch": log_.epoch,
+            "epoch_is_new": self.store.renewed,
+            "floor": log_.floor,
+            "tip": log_.tip,
+            "pid": os.getpid(),
+        }
+
     async def stop(self) -> None:
         """Take nothing new, answer what was taken, say goodbye, close the store."""
         self.ready = False
@@ -262,23 +281,23 @@ def serve(
     reload: Callable[[], Settings] | None,
     remarks: Sequence[str] = (),
     started: Callable[[], None] = lambda: None,
+    as_json: bool = False,
 ) -> int:
     """Run a node until SIGINT or SIGTERM. The exit code.
 
     SIGHUP reads the links of the settings anew; where there is no `reload`, it ends the node like the other two.
-    `remarks` are told with the greeting, and `started` is called after it.
+    `remarks` are told with the greeting, and `started` is called after it. With `as_json` one object on stdout says
+    where it listens, or why it does not.
     """
     logs.set_up(settings.log_format, settings.log_level)
     try:
         link_specs(settings)
     except LinkError as error:
-        print(f"anabranch: {error}", file=sys.stderr)
-        return 2
+        return _refuse(str(error), 2, as_json)
     try:
         store = open_store(Path(settings.data), settings.store, settings.durability)
     except StoreError as error:
-        print(f"anabranch: {error}", file=sys.stderr)
-        return 4 if isinstance(error, StoreBusy) else 1
+        return _refuse(str(error), 4 if isinstance(error, StoreBusy) else 1, as_json)
     _raise_file_limit()
     _calm_collector()
     try:
@@ -287,7 +306,7 @@ def serve(
         run = uvloop.run
     except ImportError:
         run = asyncio.run  # type: ignore[assignment]
-    return run(_serve(settings, store, reload, remarks, started))
+    return run(_serve(settings, store, reload, remarks, started, as_json))
 
 
 async def _serve(
@@ -296,6 +315,7 @@ async def _serve(
     reload: Callable[[], Settings] | None,
     remarks: Sequence[str],
     started: Callable[[], None],
+    as_json: bool,
 ) -> int:
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
@@ -306,24 +326,37 @@ async def _serve(
     try:
         await node.start()
     except OSError as error:
-        print(
-            f"anabranch: cannot listen on {settings.host}:{settings.port}: {error.strerror}; "
-            "another port goes with --port",
-            file=sys.stderr,
-        )
+        place = f"{settings.host}:{settings.port}"
+        _refuse(f"cannot listen on {place}: {error.strerror}; another port goes with --port", 1, as_json)
         await node.writer.stop()
         node.prover.close()
         store.close()
         return 1
     if reload is not None:
         loop.add_signal_handler(signal.SIGHUP, Reloading(node, reload).begin)
-    _greet(node, remarks)
+    if as_json:
+        _say(node.introduction)
+    else:
+        _greet(node, remarks)
     started()
     await stopping.wait()
     _tell("stopping …")
     await node.stop()
     _tell("stopped; everything acknowledged is on disk")
     return 0
+
+
+def _refuse(text: str, code: int, as_json: bool) -> int:
+    print(f"anabranch: {text}", file=sys.stderr)
+    if as_json:
+        _say({"error": text, "exit_code": code})
+    return code
+
+
+def _say(what: dict[str, Any]) -> None:
+    """For a program that reads our stdout."""
+    with contextlib.suppress(OSError):
+        print(msgspec.json.encode(what).decode(), flush=True)
 
 
 def _tell(text: str) -> None:

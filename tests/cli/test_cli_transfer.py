@@ -29,6 +29,13 @@ def test_export_is_events_on_stdout_and_nothing_else(run: Callable[..., Result],
     assert result.stderr == f"exported {len(HISTORY)} events\n"
 
 
+def test_export_ends_with_an_object_on_stderr_where_it_is_asked_for(run: Callable[..., Result], data: str) -> None:
+    result = run("export", "--json", "--data", data)
+    told = json.loads(result.stderr)
+    assert result.stdout_bytes == jsonl(HISTORY)
+    assert (told["exported"], told["floor"], told["tip"]) == (len(HISTORY), 1, len(HISTORY))
+
+
 @pytest.mark.parametrize(
     ("options", "count"),
     [

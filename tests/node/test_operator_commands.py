@@ -157,3 +157,16 @@ async def test_a_backup_is_finished_beside_a_node_that_is_being_written_to(
     assert restored.cli("restore", str(copy)).returncode == 0
     restored.verify()
     assert own.alive
+
+
+def test_serve_says_in_one_object_where_it_listens_or_why_it_does_not(tmp_path: Path) -> None:
+    command = [ANABRANCH, "serve", "--json", "--port", "0", "--data", str(tmp_path / "data")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout is not None
+        told = json.loads(process.stdout.readline())
+        assert told["url"].startswith("ws://127.0.0.1:") and told["pid"] == process.pid and told["tip"] == 0
+        second = subprocess.run(command, capture_output=True, text=True, timeout=30)
+        assert (second.returncode, json.loads(second.stdout)["exit_code"]) == (4, 4)
+        process.terminate()
+        assert process.stdout.read() == ""
+    assert process.returncode == 0

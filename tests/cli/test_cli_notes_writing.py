@@ -210,7 +210,7 @@ def test_ctrl_c_belongs_to_the_editor_but_ends_a_question(
     running = run_in_background("notes", "new", "--data", str(laptop.folder), terminal=True)
     running.wait_for("open")
     os.killpg(running.process.pid, signal.SIGINT)
-    assert running.process.wait(10) == 0
+    assert running.process.wait(30) == 0
     assert "typed" in laptop.titles()
     asking = run_in_background("notes", "resolve", clash, "--data", str(laptop.folder), terminal=True)
     asking.wait_for("q leaves it")

@@ -96,12 +96,10 @@ def _until(at: float | None, clock: float) -> float | None:
     return None if at is None else round(max(0.0, at - clock), 3)
 
 
-def explained(
-    following: Following, clock: float, wall: int, own: Log, dead_letters: int, since: int | None
-) -> dict[str, Any]:
+def explained(following: Following, clock: float, wall: int, own: Log, dead_letters: int, since: int) -> dict[str, Any]:
     """The same for people: sentences, and the facts they are made of. `since` is when it came into its state."""
     link = following.link
-    sentences = [_standing(link), *_since(link, since, wall), *_waiting(link, clock), *_suspicion(link)]
+    sentences = [_standing(link), _since(link, since, wall), *_waiting(link, clock), *_suspicion(link)]
     if link.pull.pending:
         count = len(link.pull.pending)
         sentences.append(f"{count} operations are received and not applied; {link.pull.pending[0].blocked}.")
@@ -125,7 +123,7 @@ def explained(
         "name": link.spec.name,
         "state": str(link.state),
         "caught_up": link.caught_up,
-        "since_seconds": None if since is None else max(0, wall - since),
+        "since_seconds": max(0, wall - since),
         "next_try_seconds": _until(link.retry_at, clock) if link.phase is Phase.OFFLINE else None,
         "suspected_cause": link.last_error,
         "explanation": sentences,
@@ -149,11 +147,9 @@ def _standing(link: Link) -> str:
     }[link.state]
 
 
-def _since(link: Link, since: int | None, wall: int) -> list[str]:
-    if since is None:
-        return []
+def _since(link: Link, since: int, wall: int) -> str:
     when = datetime.fromtimestamp(since, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    return [f"It has been {str(link.state).replace('_', ' ')} since {when}, for {_spoken(max(0, wall - since))}."]
+    return f"It has been {str(link.state).replace('_', ' ')} since {when}, for {_spoken(max(0, wall - since))}."
 
 
 def _spoken(seconds: int) -> str:

@@ -232,7 +232,7 @@ class Link:
         self._manner.lost(self.round)
         effects = self._retreat(reason, now)
         if self._pauses.exhausted and Cue.EXHAUSTED in TRANSITIONS[self.state]:
-            effects += self._turn(Cue.EXHAUSTED, reason, now)
+            effects += self._turn(Cue.EXHAUSTED, reason)
         return effects
 
     def _retreat(self, reason: str, now: float, code: str = "stream_lost") -> list[Effect]:
@@ -248,7 +248,7 @@ class Link:
         self.phase = Phase.OFFLINE
         self._clear()
 
-    def _turn(self, cue: Cue, why: str, now: float) -> list[Effect]:
+    def _turn(self, cue: Cue, why: str) -> list[Effect]:
         before, self.state = self.state, TRANSITIONS[self.state][cue]
         return [do.Told(before, self.state, cue, why[:TEXT_MAX])]
 
@@ -256,7 +256,7 @@ class Link:
         """The checkpoint may not hold: compare on a new connection before anything else."""
         self.unsure = True
         self.repairs += self.state is not LinkState.REPAIRING
-        return [*self._retreat(why, now, cue), *self._turn(cue, why, now)]
+        return [*self._retreat(why, now, cue), *self._turn(cue, why)]
 
     def _await(self, now: float) -> None:
         if self.phase is Phase.OFFLINE:
@@ -288,7 +288,7 @@ class Link:
             self.repairs += 1
             self._note_gap(missed)
             why = GAP_WORDS[missed]
-            return [*self._turn(Cue.GAP, why, now), do.Noted(Cue.GAP, f"{missed}: {why}"), *self._reconcile(now)]
+            return [*self._turn(Cue.GAP, why), do.Noted(Cue.GAP, f"{missed}: {why}"), *self._reconcile(now)]
         lacks = (self.spec.pulls and known is None) or (self.spec.pushes and self.push.contiguous is None)
         if lacks or self.unsure or self.state in (LinkState.REPAIRING, LinkState.DEGRADED_POLL):
             return self._reconcile(now)
@@ -446,7 +446,7 @@ class Link:
         self.last_error = None
         if self.state is LinkState.LIVE:
             return []
-        return self._turn(Cue.CAUGHT_UP, "", now)
+        return self._turn(Cue.CAUGHT_UP, "")
 
     # --- the stream ---
 
@@ -648,12 +648,12 @@ class Link:
             return []
         self._hang_up()
         self.retry_at = None
-        return [do.HangUp(), *self._turn(Cue.PAUSE, "", now)]
+        return [do.HangUp(), *self._turn(Cue.PAUSE, "")]
 
     def resume(self, now: float) -> list[Effect]:
         if self.state is not LinkState.PAUSED:
             return self._at_once(now)
-        return [*self._turn(Cue.RESUME, "", now), *self._at_once(now)]
+        return [*self._turn(Cue.RESUME, ""), *self._at_once(now)]
 
     def repair(self, now: float) -> list[Effect]:
         """Compare everything anew."""
@@ -663,14 +663,14 @@ class Link:
         self.repairs += 1
         self._manner.forget()
         self._hang_up()
-        return [do.HangUp(), *self._turn(Cue.REPAIR, "", now), *self._at_once(now)]
+        return [do.HangUp(), *self._turn(Cue.REPAIR, ""), *self._at_once(now)]
 
     def reset(self, now: float) -> list[Effect]:
         """Forget the checkpoints, and begin as if the link were new."""
         self._hang_up()
         self.pull = self.push = Checkpoint()
         self.unsure, self.crowded = False, ()
-        return [do.HangUp(), do.Forget(), *self._turn(Cue.RESET, "", now), *self._at_once(now)]
+        return [do.HangUp(), do.Forget(), *self._turn(Cue.RESET, ""), *self._at_once(now)]
 
     def _at_once(self, now: float) -> list[Effect]:
         if self.phase is Phase.OFFLINE and self.state is not LinkState.PAUSED:

@@ -28,7 +28,11 @@ async def test_a_link_is_added_shown_paused_resumed_repaired_reset_and_removed(s
     one = run(follower, "show", "up")
     assert one["pull"]["contiguous"]["position"] == "5"
     assert one["transitions"][-1]["after"] == "live"
-    assert "caught up" in run(follower, "explain", "up")["explanation"][0]
+    explained = run(follower, "explain", "up")
+    assert "caught up" in explained["explanation"][0] and "but for" not in explained["explanation"][0]
+    assert explained["explanation"][1].startswith("It has been live since 20")
+    follower.restart()
+    assert run(follower, "explain", "up")["explanation"][1].startswith("It has been ")
     assert run(follower, "pause", "up")["state"] == "paused"
     assert "is paused" in run(follower, "repair", "up", code=1)["error"]
     assert run(follower, "resume", "up", "--wait")["caught_up"]
@@ -44,6 +48,7 @@ def test_what_cannot_be_done_is_said_with_what_to_do(start_node, tmp_path):
     assert "peer must be the address of a relay" in run(node, "add", "http://x", code=1)["error"]
     assert "lower-case hex" in run(node, "add", "ws://x", "--author", "me", code=1)["error"]
     assert "`anabranch link list` shows those there are" in run(node, "show", "nobody", code=1)["error"]
+    assert "a link has a name" in run(node, "show", "", code=2)["error"]
     run(node, "add", "ws://127.0.0.1:9/", "--name", "x")
     assert "there is a link 'x' already" in run(node, "add", "ws://other", "--name", "x", code=1)["error"]
     assert "same peer, scope and direction" in run(node, "add", "ws://127.0.0.1:9", code=1)["error"]

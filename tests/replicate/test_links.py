@@ -9,6 +9,7 @@ import pytest
 from anabranch.config import LinkSettings, Settings
 from anabranch.core.scope import EVERYTHING
 from anabranch.core.token import Log, Position
+from anabranch.node import admin_links
 from anabranch.node.linking import Reloading, link_specs
 from anabranch.replicate import following
 from anabranch.replicate.explaining import lag_seconds
@@ -162,3 +163,12 @@ async def test_a_link_that_is_paused_was_caught_up_until_then(links, monkeypatch
     monkeypatch.setattr(Link, "caught_up", property(lambda self: self.state != "paused"))
     await links.command("up", "pause")
     assert following.caught_up_at == links.clock() and not following.link.caught_up
+
+
+async def test_a_command_that_finds_no_room_is_answered_with_what_to_look_at_and_tells_nothing_of_us():
+    def full(name):
+        raise StoreError("/var/lib/secret: no room")
+
+    node = SimpleNamespace(links=SimpleNamespace(find=full))
+    answer = await admin_links.answer(node, SimpleNamespace(method="POST"), "/up/pause", {})
+    assert answer.status == 503 and b"could not be stored" in answer.body and b"secret" not in answer.body

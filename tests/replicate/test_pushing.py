@@ -91,4 +91,4 @@ def test_what_a_peer_refuses_or_does_not_keep_is_no_divergence_and_is_not_sent_a
     assert len(sent) == len(set(sent))
     assert len(drive.buried) == 4
     assert drive.link.state is LinkState.LIVE and drive.link.repairs == 0
-    assert drive.link.caught_up
+    assert drive.link.caught_up and drive.link.unkept == 12

@@ -26,6 +26,7 @@ from anabranch.core.token import GAP_WORDS, START, Gap, GapReason, Log, Progress
 from anabranch.replicate import effects as do
 from anabranch.replicate import peers
 from anabranch.replicate.anchor import Anchor, Unanswered
+from anabranch.replicate.comparisons import Comparisons, Verdict
 from anabranch.replicate.effects import Applied, Effect, Owed
 from anabranch.replicate.identity import Identity
 from anabranch.replicate.intake import Intake
@@ -35,7 +36,7 @@ from anabranch.replicate.manner import Manner, Survey
 from anabranch.replicate.pauses import Pauses
 from anabranch.replicate.peers import Peer, PeerKind
 from anabranch.replicate.push import Pusher
-from anabranch.replicate.repair import CROWDED_MAX, Comparisons, Round, RoundFailed, Step, Verdict
+from anabranch.replicate.repair import CROWDED_MAX, Round, RoundFailed, Step
 from anabranch.replicate.settled import Settled
 from anabranch.replicate.spec import LinkSpec, Timing
 from anabranch.replicate.states import TRANSITIONS, Cue, LinkState, Phase
@@ -359,6 +360,7 @@ class Link:
             bounds=self._bounds,
             message_bytes_max=self.peer.message_bytes_max,
             lineage=self._lineage if traces else None,
+            named=self._comparisons.named,
         )
         self._compare_at = None
         return self.round.begin()
@@ -405,7 +407,7 @@ class Link:
             return [*covered, *(self._save_push() if given else ()), *self._subscribe(now)]
         if self.pull.pending:
             return self._doubt(Cue.CLOSURE, str(self.pull.pending[0].blocked), now)
-        verdict = self._comparisons.judge(done.open, done.missing, not self.crowded)
+        verdict = self._comparisons.judge(done.finding, not self.crowded)
         if verdict in (Verdict.EQUAL, Verdict.UNCERTAIN):
             self._survey.end(now, verdict is Verdict.EQUAL)
             return self._verified(now)

@@ -13,10 +13,13 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
+import msgspec
+
 from anabranch.core.negentropy import Items
 from anabranch.core.revisions import Name
 from anabranch.core.scope import Scope
 from anabranch.core.token import Position
+from anabranch.replicate.comparisons import Finding
 from anabranch.replicate.effects import Arrival, Bury, Effect, LoadItems, LoadPayloads, LoadUnknown, Send, Tell
 from anabranch.replicate.lineage import Lineage, Request
 from anabranch.replicate.refusals import is_passing
@@ -29,8 +32,6 @@ from anabranch.wire.reconciliation import Method, Reconciliation
 
 GIVE_AT_ONCE = 200
 CROWDED_MAX = 100  # seconds that are named
-WITHHELD_MAX = 3  # rounds in a row in which a peer did not give what it named
-COMPARISONS_MAX = 6  # of two that are written to all the time, as long as nothing stays open
 
 
 class RoundFailed(Exception):
@@ -51,42 +52,6 @@ class Step(StrEnum):
     DONE = "done"
 
 
-class Verdict(StrEnum):
-    EQUAL = "equal"
-    UNCERTAIN = "uncertain"  # equal as far as can be seen
-    UNCLEAR = "unclear"
-    DIFFERENT = "different"
-
-
-class Comparisons:
-    """What rounds say one after the other: what was only on its way is equal the next time; what stays differs.
-
-    So does a peer that names something else each time, and never has it when it is asked for it.
-    """
-
-    def __init__(self) -> None:
-        self.equal = False
-        """Whether the last one found the two equal; of none that is not to be said."""
-        self.stays: frozenset[str] = frozenset()
-        self._open: frozenset[str] = frozenset()
-        self._count = self._withheld = 0
-
-    def judge(self, open: frozenset[str], missing: Sequence[str], certain: bool = True) -> Verdict:
-        """`open` is what a round found to differ; `missing` what of it the peer was asked for, and did not give. It is
-        not `certain` when the peer may have more than the round could see."""
-        self.stays, self._open = open & self._open, open
-        self._count += 1
-        self._withheld = self._withheld + 1 if missing else 0
-        if self._withheld >= WITHHELD_MAX:
-            self.stays = frozenset(missing)
-        settled = not self.stays and (not open or self._count >= COMPARISONS_MAX)
-        self.equal = settled and certain
-        if settled:
-            self._open, self._count, self._withheld = frozenset(), 0, 0
-            return Verdict.EQUAL if certain else Verdict.UNCERTAIN
-        return Verdict.DIFFERENT if self.stays else Verdict.UNCLEAR
-
-
 class Round:
     def __init__(
         self,
@@ -103,16 +68,15 @@ class Round:
         bounds: Bounds,
         message_bytes_max: int | None = None,
         lineage: Lineage | None = None,
+        named: frozenset[str] = frozenset(),
     ) -> None:
         """`closes`: fetch and give; otherwise only compare. `since`: only what was made from then on. With a `lineage`
-        the peer is asked for what it completes."""
+        the peer is asked for what it completes. `named` is what it had the last time, as it said, and we lacked."""
         self.step = Step.LOADING
         self.found: list[Arrival] = []
         """What has come and was not taken yet."""
-        self.open: frozenset[str] = frozenset()
+        self.finding = Finding()
         """What was not equal, once it is known."""
-        self.missing: tuple[str, ...] = ()
-        """What the peer named and did not give."""
         self.crowded: tuple[int, ...] = ()
         """The seconds in which the peer may have more than it showed: they hold more than it gives at once."""
         self.method: Method | None = None
@@ -129,6 +93,7 @@ class Round:
         self._bounds = bounds
         self._message_bytes_max = message_bytes_max
         self._lineage = lineage
+        self._named = named
         self._traced = 0
         self._machine: Machine | None = None
         self._need: list[str] = []
@@ -158,8 +123,10 @@ class Round:
         return self._start(reconciliation)
 
     def unknown(self, ids: Sequence[str]) -> list[Effect]:
-        self._need = [id for id in ids if id not in self._settled.declined]
-        self.open = frozenset(self._need).union(self._have)
+        lacking = frozenset(ids) - self._settled.declined
+        self._need = [id for id in self._need if id in lacking]
+        lacked = frozenset(self._need)
+        self.finding = Finding(lacked.union(self._have), lacked, vanished=(self._named & lacking) - lacked)
         if not self.closes:
             return self._finish()
         self.step = Step.FETCHING
@@ -236,11 +203,11 @@ class Round:
             self.method = result.method
             self.crowded = result.unsure[:CROWDED_MAX] if self._pulls else ()
             self._have = self._settled.lacking(result.have) if self.pushes else []
-            need = [id for id in result.need if id not in self._brought] if self._pulls else []
+            self._need = [id for id in result.need if id not in self._brought] if self._pulls else []
             self.step = Step.ASKING
-            return [LoadUnknown(tuple(need))]
+            return [LoadUnknown((*self._need, *sorted(self._named.difference(self._need, self._brought))))]
         if isinstance(machine, ByIds):
-            self.missing = tuple(machine.missing)
+            self.finding = msgspec.structs.replace(self.finding, missing=frozenset(machine.missing))
             self.step = Step.GIVING
             return self._give()
         if isinstance(machine, Request):

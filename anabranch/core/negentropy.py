@@ -59,12 +59,14 @@ class Step:
 class Reconciler:
     """One session, in either role, over a set that does not change."""
 
-    def __init__(self, items: Items, frame_bytes_max: int = 0) -> None:
+    def __init__(self, items: Items, frame_bytes_max: int = 0, *, have: bool = True, need: bool = True) -> None:
+        """`have` and `need`: which of the two are to be told, where only one matters."""
         if frame_bytes_max and frame_bytes_max < FRAME_BYTES_MIN:
             raise ValueError(f"a frame limit is 0 (none) or at least {FRAME_BYTES_MIN} bytes, not {frame_bytes_max}")
         self._items = items
         self._frame_full = frame_bytes_max - FRAME_RESERVE if frame_bytes_max else 1 << 62
         self._initiator = False
+        self._tells_have, self._tells_need = have, need
         # What was told already: after a full frame, both sides go over some ranges again.
         self._had: set[bytes] = set()
         self._needed: set[bytes] = set()
@@ -99,8 +101,10 @@ class Reconciler:
         for index in sorted(turn.listed()):
             if index < covered:
                 ours, theirs = turn.own_ids(index), _split(turn.ranges.payloads[index])
-                have += _news(ours, set(theirs), self._had)
-                need += _news(theirs, set(ours), self._needed)
+                if self._tells_have:
+                    have += _news(ours, set(theirs), self._had)
+                if self._tells_need:
+                    need += _news(theirs, set(ours), self._needed)
         return Step(answer if len(answer) > 1 else None, have, need)
 
 

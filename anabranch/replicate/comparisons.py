@@ -34,6 +34,8 @@ class Finding(msgspec.Struct, frozen=True):
     """What of that it was asked for, and did not give."""
     vanished: frozenset[str] = frozenset()
     """What it had the last time, as it said, and has no more, though it never came."""
+    more: bool = False
+    """There is more than was looked at."""
 
 
 class Comparisons:
@@ -63,7 +65,7 @@ class Comparisons:
             self.stays = found.missing
         elif self._vanished >= COMPARISONS_MAX:
             self.stays |= found.vanished
-        answered = not self.stays and not found.vanished
+        answered = not self.stays and not found.vanished and not found.more
         settled = answered and (not found.open or self._count >= COMPARISONS_MAX)
         self.equal = settled and certain
         if settled:

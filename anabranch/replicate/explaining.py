@@ -39,6 +39,7 @@ def described(following: Following, clock: float, wall: int, own: Log) -> dict[s
         "lag_seconds": lag_seconds(following, clock, wall),
         "in_flight": link.in_flight,
         "unkept": link.unkept,
+        "deferred": len(link.deferred),
         "failures": link.failures,
         "repairs": link.repairs,
         "last_gap": link.gap,
@@ -138,6 +139,8 @@ def _standing(link: Link) -> str:
         return f"It is live and caught up: the digests of both sides were equal{but}, and nothing is under way."
     if link.state is LinkState.LIVE and link.phase is Phase.STREAMING and (link.crowded or link.partial):
         return "It is live, and is not said to be caught up: not all that the peer has can be seen."
+    if link.state is LinkState.LIVE and link.phase is Phase.STREAMING and link.deferred:
+        return "It is live, and is not caught up: there are operations that the peer does not take now."
     return {
         LinkState.INITIAL: "It has not caught up since the node started or the link was made.",
         LinkState.LIVE: "It is live; something is under way, or the stream is being taken up again.",
@@ -169,10 +172,12 @@ def _waiting(link: Link, clock: float) -> list[str]:
         return ["It waits for the peer to answer the connection."]
     if link.round is not None:
         return [f"It waits while {link.round.step}."]
+    if link.deferred:
+        said = next(iter(link.deferred.values()))
+        waits = f"It waits for the peer to take {len(link.deferred)} operations or more, and goes on with the rest"
+        return [f"{waits}; the peer said: {said}.", *_advice(said)]
     if link.pusher is not None and not link.pusher.settled:
-        refusal = f"; the peer said: {link.pusher.last_refusal}" if link.pusher.last_refusal else ""
-        waits = f"It waits for the peer to take {link.pusher.waiting} operations{refusal}."
-        return [waits, *_advice(link.pusher.last_refusal)]
+        return [f"It waits for the peer to take {link.pusher.waiting} operations."]
     return [] if link.caught_up else [f"It waits while {link.phase}."]
 
 

@@ -34,6 +34,7 @@ from anabranch.replicate.dialling import Unreachable
 from anabranch.replicate.effects import Applied, Effect, Owed
 from anabranch.replicate.identity import Identity, NoIdentity
 from anabranch.replicate.link import Link
+from anabranch.replicate.room import Room
 from anabranch.replicate.socket import Ended, Socket
 from anabranch.replicate.spec import LinkSpec, Timing
 from anabranch.store.contract import DeadLetter, LinkChange, LinkRecord, Reader, StoreError, Transition, Writer
@@ -64,6 +65,8 @@ class World(Protocol):
     @property
     def budget(self) -> Budget: ...
     @property
+    def room(self) -> Room: ...
+    @property
     def clock(self) -> Callable[[], float]: ...
     @property
     def wall(self) -> Callable[[], int]: ...
@@ -84,7 +87,7 @@ class Following:
     def __init__(self, world: World, spec: LinkSpec, record: LinkRecord) -> None:
         self.spec = spec
         self.record = self._written = record
-        self.link = Link(spec, record, world.timing, world.share, world.wall)
+        self.link = Link(spec, record, world.timing, world.share, world.wall, room=world.room)
         self.changed = asyncio.Event()
         """Set whenever something may be different; who waits clears it."""
         self.caught_up_at: float | None = None
@@ -124,6 +127,7 @@ class Following:
         with contextlib.suppress(asyncio.CancelledError):
             await self._task
         await self._hang_up()
+        self.link.release()
 
     # --- the loop ---
 

@@ -37,6 +37,7 @@ from anabranch.replicate.pauses import Pauses
 from anabranch.replicate.peers import Peer, PeerKind
 from anabranch.replicate.push import Pusher
 from anabranch.replicate.repair import CROWDED_MAX, Round, RoundFailed, Step
+from anabranch.replicate.room import Room, Share
 from anabranch.replicate.settled import Settled
 from anabranch.replicate.spec import LinkSpec, Timing
 from anabranch.replicate.states import TRANSITIONS, Cue, LinkState, Phase
@@ -59,8 +60,10 @@ class Link:
         share: Callable[[], float],
         wall: Callable[[], int],
         bounds: Bounds = BOUNDS,
+        room: Room | None = None,
     ) -> None:
-        """`record` is what the ledger knows; `share` is randomness between 0 and 1, `wall` the time in seconds."""
+        """`record` is what the ledger knows; `share` is randomness between 0 and 1, `wall` the time in seconds; `room`
+        is that of all links together, for the ids that they hold."""
         self.spec = spec
         self.state = LinkState.PAUSED if record.state == LinkState.PAUSED else LinkState.INITIAL
         self.pull, self.push = record.pull, record.push
@@ -82,7 +85,8 @@ class Link:
         self._wall = wall
         self._bounds = bounds
         self._wanted = spec.scope.parsed()
-        self._settled = Settled()
+        self._ids = Share(room if room is not None else Room())
+        self._settled = Settled(self._ids)
         self._seen: tuple[str, str] | None = None  # the log that the peer had the last time
         self._lineage = Lineage(spec.scope)
         self._manner = Manner()
@@ -107,6 +111,7 @@ class Link:
         self._comparisons = Comparisons()
         self._survey.lost()
         self._settled.lost()
+        self._ids.found(0)
         self._patience_until: float | None = None
 
     # --- what others ask ---
@@ -120,7 +125,12 @@ class Link:
     def caught_up(self) -> bool:
         """Live, the digests were equal on this connection, and nothing is under way in either direction."""
         live = self.state is LinkState.LIVE and self.phase is Phase.STREAMING
-        return live and self._comparisons.equal and self._quiet and not self.partial
+        return live and self._comparisons.equal and self._quiet and not self.partial and not self.deferred
+
+    @property
+    def deferred(self) -> Mapping[str, str]:
+        """What the peer does not take now, and its reasons. It keeps a link from being caught up, not from going on."""
+        return self._settled.deferred
 
     @property
     def partial(self) -> bool:
@@ -340,20 +350,23 @@ class Link:
     def _start_round(self, now: float, closes: bool, pushes: bool) -> list[Effect]:
         assert self.peer is not None
         refuses = self._manner.refuses(self.peer)
-        surveys = self.partial and self.phase is Phase.STREAMING and now >= self._survey.due
+        unseen = self.phase is Phase.STREAMING or self.state is LinkState.DEGRADED_POLL
+        surveys = self.partial and unseen and self._survey.is_due(now)
+        owes = pushes and bool(self.deferred)
         if surveys:
             self._survey.begin(now)
         unknown = self.unsure or self.pull.contiguous is None or (pushes and self.push.contiguous is None)
-        whole = surveys or unknown or not refuses or self.peer.kind is not PeerKind.PLAIN
+        whole = surveys or owes or unknown or not refuses or self.peer.kind is not PeerKind.PLAIN
         log_followed = self.phase is Phase.STREAMING and self.peer.kind is PeerKind.LOG and self.spec.pulls
         traces = log_followed and self._lineage.carried
         self.round = Round(
             self.spec.scope,
             self._settled,
+            self._ids,
             name=self._name("round"),
             pulls=self.spec.pulls,
             pushes=pushes,
-            closes=closes or surveys,
+            closes=closes or surveys or owes,
             negentropy=not refuses,
             since=None if whole else peers.overlapping(self.pull.contiguous, self._wall()),
             wall=self._wall(),
@@ -385,6 +398,7 @@ class Link:
     def _round_done(self, now: float) -> list[Effect]:
         done, self.round = self.round, None
         assert done is not None and self.peer is not None
+        self._ids.found(0)
         self._manner.learn(done)
         named = self.crowded
         self.crowded = done.crowded if done.whole else tuple(sorted({*named, *done.crowded}))[:CROWDED_MAX]
@@ -400,23 +414,39 @@ class Link:
             return self._start_round(now, done.closes, done.pushes)
         if stuck:
             return self.lost("it did not reconcile, and has more of one second than it gives at once", now)
+        if reconciling and done.finding.more:
+            return self._go_on_comparing(done, now)
         if reconciling:
             # What pages could not show comes with the stream, if that can be had from where it was known to be whole.
             covered = [] if done.crowded and positioned and self._replayable else self._save_pull()
             given = done.pushes and done.whole  # what was not compared may still be owed
+            self._survey.end(now, not done.crowded)
+            self._survey.lost()  # until the stream is taken up, something may come unseen again
             return [*covered, *(self._save_push() if given else ()), *self._subscribe(now)]
         if self.pull.pending:
             return self._doubt(Cue.CLOSURE, str(self.pull.pending[0].blocked), now)
-        verdict = self._comparisons.judge(done.finding, not self.crowded)
+        verdict = self._comparisons.judge(done.finding, not self.crowded and not self.deferred)
         if verdict in (Verdict.EQUAL, Verdict.UNCERTAIN):
             self._survey.end(now, verdict is Verdict.EQUAL)
             return self._verified(now)
         if verdict is Verdict.UNCLEAR:
             self._compare_at = now + self._timing.settle
             return []
-        stays = self._comparisons.stays
         if self.state is LinkState.LIVE:
-            return self._doubt(Cue.DIVERGED, f"the digests differ in {len(stays)} operations, and stay so", now)
+            count = len(self._comparisons.stays)
+            return self._doubt(Cue.DIVERGED, f"the digests differ in {count} operations, and stay so", now)
+        return self._accuse_of_withholding(now)
+
+    def _go_on_comparing(self, done: Round, now: float) -> list[Effect]:
+        """A portion of what differs is closed: on to the next. What the peer does not take now is left for later."""
+        if self._comparisons.judge(done.finding) is not Verdict.UNCLEAR:
+            return self._accuse_of_withholding(now)
+        if done.pushes and self.deferred:
+            return [*self._save_push(), *self._start_round(now, done.closes, pushes=False)]
+        return self._start_round(now, done.closes, done.pushes)
+
+    def _accuse_of_withholding(self, now: float) -> list[Effect]:
+        stays = self._comparisons.stays
         return self._accuse(f"names {len(stays)} operations that it does not give or keep, {min(stays)} first", now)
 
     @property
@@ -444,6 +474,8 @@ class Link:
         self._compare_at = now + self._timing.verify * (0.75 + self._share() / 2)
         if self.partial:
             self._compare_at = min(self._compare_at, max(now, self._survey.due))
+        if self.deferred:
+            self._compare_at = min(self._compare_at, now + self._timing.refused * (0.5 + self._share() / 2))
         self._pauses.live(now)
         self.last_error = None
         if self.state is LinkState.LIVE:
@@ -621,7 +653,9 @@ class Link:
     @property
     def _may_compare(self) -> bool:
         """Whether nothing is under way that would show as a difference."""
-        return self._quiet and self.round is None and self.phase is Phase.STREAMING
+        pushes = self.pusher is not None and not self.pusher.rests
+        takes_in = self._intake.count or self._intake.applying
+        return not pushes and not takes_in and self.round is None and self.phase is Phase.STREAMING
 
     @property
     def _awaits_peer(self) -> bool:
@@ -673,6 +707,11 @@ class Link:
         self.pull = self.push = Checkpoint()
         self.unsure, self.crowded = False, ()
         return [do.HangUp(), do.Forget(), *self._turn(Cue.RESET, ""), *self._at_once(now)]
+
+    def release(self) -> None:
+        """The link is no more: what it holds is free for others."""
+        self._hang_up()
+        self._settled.clear()
 
     def _at_once(self, now: float) -> list[Effect]:
         if self.phase is Phase.OFFLINE and self.state is not LinkState.PAUSED:

@@ -25,6 +25,7 @@ from anabranch.replicate.following import Following
 from anabranch.replicate.identity import KeyFiles, NoIdentity
 from anabranch.replicate.link import Link
 from anabranch.replicate.measuring import Measures
+from anabranch.replicate.room import Room
 from anabranch.replicate.spec import Direction, LinkSpec, Timing
 from anabranch.store.contract import LinkRecord, StoreError
 from anabranch.wire.address import normalised
@@ -114,6 +115,7 @@ class Links:
     ) -> None:
         self.host = host
         self.budget = Budget()
+        self.room = Room()
         self.clock = clock
         self.wall = wall
         self.share = share

@@ -53,23 +53,32 @@ class Manner:
 
 
 class Survey:
-    """Whether all of a relay was read since its stream was last taken up: from then on nothing comes to it unseen."""
+    """Whether all of a relay was read since its stream was last taken up: from then on nothing comes to it unseen.
+    Where the stream cannot be had, it is read all the same, from time to time."""
 
     def __init__(self, pause: float) -> None:
         """`pause` times as long as it took, before it is done again: it is much to read."""
         self.complete = False
         self.due = 0.0
+        """When it may be done again; one that is not brought to an end is not begun anew at once."""
         self._pause = pause
         self._began: float | None = None
+        self._begun = 0  # times in a row, without coming to an end
+
+    def is_due(self, now: float) -> bool:
+        return not self.complete and (now >= self.due or self._began is not None)
 
     def begin(self, now: float) -> None:
-        self._began = now if self._began is None else self._began
+        if self._began is None:
+            self._began, self.due = now, now + min(PAUSE_MIN * 2**self._begun, DOUBT_PAUSE_MIN)
+            self._begun = min(self._begun + 1, 10)
 
     def end(self, now: float, certain: bool) -> None:
         """Unless it is `certain` that all was seen, it is done again: a second may only have looked too full."""
         if self._began is not None:
             self.complete = certain
             self.due = now + max(self._pause * (now - self._began), PAUSE_MIN if certain else DOUBT_PAUSE_MIN)
+            self._begun = 0
         self._began = None
 
     def lost(self) -> None:

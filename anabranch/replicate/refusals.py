@@ -10,6 +10,12 @@ def is_passing(reason: str) -> bool:
     return reason.startswith(PASSING)
 
 
+def may_be_for_good(reason: str) -> bool:
+    """Whether what is tried again may be refused for good all the same: there are relays that call everything an
+    error that they have no other word for."""
+    return reason.startswith("error:")
+
+
 ADVICE = {
     "auth-required:": "The peer serves only those whom it knows: give the link a key (--key-file FILE, or key_file in "
     "the settings), and let the peer's operator allow it.",

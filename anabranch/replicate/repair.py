@@ -22,7 +22,8 @@ from anabranch.core.token import Position
 from anabranch.replicate.comparisons import Finding
 from anabranch.replicate.effects import Arrival, Bury, Effect, LoadItems, LoadPayloads, LoadUnknown, Send, Tell
 from anabranch.replicate.lineage import Lineage, Request
-from anabranch.replicate.refusals import is_passing
+from anabranch.replicate.refusals import may_be_for_good
+from anabranch.replicate.room import Share
 from anabranch.replicate.settled import Settled
 from anabranch.wire import dialogue
 from anabranch.wire.dialogue import Answer, Bounds, Machine
@@ -31,6 +32,7 @@ from anabranch.wire.publication import Publication
 from anabranch.wire.reconciliation import Method, Reconciliation
 
 GIVE_AT_ONCE = 200
+GIVE_TO_TRY = 10  # to a peer that did not take all of it the last time
 CROWDED_MAX = 100  # seconds that are named
 
 
@@ -57,6 +59,7 @@ class Round:
         self,
         scope: Scope,
         settled: Settled,
+        share: Share,
         *,
         name: str,
         pulls: bool,
@@ -84,6 +87,7 @@ class Round:
         self.hurried = False  # it said something that looks like a refusal
         self._scope = scope
         self._settled = settled
+        self._share = share
         self._name = name
         self._pulls, self.pushes, self.closes = pulls, pushes, closes
         self.negentropy = negentropy
@@ -96,9 +100,11 @@ class Round:
         self._named = named
         self._traced = 0
         self._machine: Machine | None = None
+        self._more = False  # differs than was found
         self._need: list[str] = []
         self._have: list[str] = []
-        self._brought: set[str] = set()  # by pages
+        self._left: set[str] = set()  # what the peer does not take now
+        self._brought: set[str] = set()  # by pages, of what was named
 
     def begin(self) -> list[Effect]:
         self._settled.look()
@@ -119,6 +125,10 @@ class Round:
             bounds=self._bounds,
             negentropy=self.negentropy,
             prefix=self._name,
+            have=self.pushes,
+            need=self._pulls,
+            need_of_pages=not self.closes,
+            enough=self._share.found,
         )
         return self._start(reconciliation)
 
@@ -126,7 +136,9 @@ class Round:
         lacking = frozenset(ids) - self._settled.declined
         self._need = [id for id in self._need if id in lacking]
         lacked = frozenset(self._need)
-        self.finding = Finding(lacked.union(self._have), lacked, vanished=(self._named & lacking) - lacked)
+        self.finding = Finding(
+            lacked.union(self._have), lacked, vanished=(self._named & lacking) - lacked, more=self._more
+        )
         if not self.closes:
             return self._finish()
         self.step = Step.FETCHING
@@ -193,7 +205,8 @@ class Round:
 
     def _take(self, arrival: Arrival) -> None:
         if self.closes and self._pulls:
-            self._brought.add(arrival.event.id)
+            if arrival.event.id in self._named:
+                self._brought.add(arrival.event.id)
             self.found.append(arrival)
 
     def _machine_finished(self) -> list[Effect]:
@@ -202,8 +215,11 @@ class Round:
             result = machine.result
             self.method = result.method
             self.crowded = result.unsure[:CROWDED_MAX] if self._pulls else ()
+            self._more = result.more
             self._have = self._settled.lacking(result.have) if self.pushes else []
-            self._need = [id for id in result.need if id not in self._brought] if self._pulls else []
+            self._need = result.need
+            if self.pushes and self.whole and not result.more:
+                self._settled.keep_deferred(self._have)
             self.step = Step.ASKING
             return [LoadUnknown((*self._need, *sorted(self._named.difference(self._need, self._brought))))]
         if isinstance(machine, ByIds):
@@ -218,21 +234,28 @@ class Round:
     # --- giving ---
 
     def _give(self) -> list[Effect]:
-        batch, self._have = self._have[:GIVE_AT_ONCE], self._have[GIVE_AT_ONCE:]
+        count = GIVE_TO_TRY if self._settled.deferred else GIVE_AT_ONCE
+        batch, self._have = self._have[:count], self._have[count:]
         return [LoadPayloads(tuple(batch))] if batch else self._finish()
 
     def _given(self, accepted: Sequence[str], refused: Mapping[str, str]) -> list[Effect]:
+        """What is refused for now is left for another time, and so is the rest, unless it is only about some."""
         buried: list[Effect] = []
         for id in accepted:
             self._settled.give(id)
         for id, reason in refused.items():
-            if is_passing(reason):
-                raise RoundFailed(f"it does not take {id} now: {reason}")
-            self._settled.give(id, refused=True)
-            buried.append(Bury(id, reason))
+            if self._settled.refuse(id, reason):
+                buried.append(Bury(id, reason))
+                continue
+            self._left.add(id)
+            if not accepted or not may_be_for_good(reason) or self._settled.overflows:
+                self._left.update(self._have)
+                self._have = []
         return [*buried, *self._give()]
 
     def _finish(self) -> list[Effect]:
+        if self._left:
+            self.finding = msgspec.structs.replace(self.finding, open=self.finding.open - self._left)
         if self._lineage is None:
             self.step = Step.DONE
             return []

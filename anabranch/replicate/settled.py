@@ -1,50 +1,113 @@
-"""What two sides need not talk about again, though only one of them has it. No I/O."""
+"""What two sides need not talk about again, though only one of them has it; and what is to be tried again. No I/O."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-SETTLED_MAX = 500_000
+from anabranch.replicate.refusals import is_passing, may_be_for_good
+from anabranch.replicate.room import Room, Share
+
 PUSHED_MAX = 1_000  # of what goes out as it comes in; a thousand links must have room
+DEFERRED_MAX = 1_000
+FAILURES_MAX = 10
 
 
 class Settled:
-    """What needs no more talk on this link: ours that the peer does not keep, the peer's that we do not take."""
+    """What needs no more talk on this link: ours that the peer does not keep, the peer's that we do not take.
 
-    def __init__(self) -> None:
+    What the peer refuses for now is `deferred`, and given again later. An error of the peer's may be about one
+    operation alone: one that failed again and again, while the peer took others, is refused for good.
+    """
+
+    def __init__(self, share: Share | None = None) -> None:
         self.declined: set[str] = set()
+        self.deferred: dict[str, str] = {}
+        """The peer's reasons."""
+        self._share = share if share is not None else Share(Room())
         self._given: set[str] = set()  # the peer has answered for it, and it was not looked for since
         self._sought: set[str] = set()  # the same, when the comparison that is under way began
         self._vain: set[str] = set()  # it refused it, or it was not there when it was looked for
+        self._failures: dict[str, tuple[int, int]] = {}  # how often, and how much the peer had taken by then
+        self._taken = 0
 
     def clear(self) -> None:
+        self._share.settle(-len(self.declined) - len(self._vain))
         self.declined.clear()
-        self.lost()
         self._vain.clear()
+        self.deferred.clear()
+        self.lost()
 
     def lost(self) -> None:
         """The connection is gone, and perhaps with it what the peer had just answered for."""
+        self._share.settle(-len(self._given) - len(self._sought))
         self._given.clear()
         self._sought.clear()
 
-    def give(self, id: str, refused: bool = False) -> None:
-        if len(self._given) + len(self._vain) < SETTLED_MAX:
-            (self._vain if refused else self._given).add(id)
+    def give(self, id: str) -> None:
+        """The peer has taken it, in a round."""
+        self._take(id)
+        if not self._share.full:
+            self._share.settle(id not in self._given)
+            self._given.add(id)
 
     def push(self, id: str) -> None:
         """The same outside of a round."""
+        self._take(id)
         if len(self._given) < PUSHED_MAX:
+            self._share.settle(id not in self._given)
             self._given.add(id)
+
+    def _take(self, id: str) -> None:
+        self._taken += 1
+        self.deferred.pop(id, None)
+        self._failures.pop(id, None)
+
+    def refuse(self, id: str, reason: str) -> bool:
+        """The peer has refused it: whether for good."""
+        if is_passing(reason) and not (may_be_for_good(reason) and self._fails(id)):
+            if len(self.deferred) < DEFERRED_MAX:
+                self.deferred[id] = reason
+            return False
+        self.deferred.pop(id, None)
+        self._failures.pop(id, None)
+        if not self._share.full:
+            self._share.settle(id not in self._vain)
+            self._vain.add(id)
+        return True
+
+    def _fails(self, id: str) -> bool:
+        """Whether it has failed so often, with others taken in between each time, that it will not do otherwise."""
+        count, taken = self._failures.get(id, (0, -1))
+        if taken != self._taken and (id in self._failures or len(self._failures) < DEFERRED_MAX):
+            count += 1
+            self._failures[id] = count, self._taken
+        return count >= FAILURES_MAX
+
+    @property
+    def overflows(self) -> bool:
+        """Whether more is refused for now than can be told apart."""
+        return len(self.deferred) >= DEFERRED_MAX
 
     def look(self) -> None:
         """A comparison begins: it shows what was answered for before it, and perhaps not what is from now on."""
-        self._sought, self._given = self._sought | self._given, set()
+        both = self._sought | self._given
+        self._share.settle(len(both) - len(self._sought) - len(self._given))
+        self._sought, self._given = both, set()
 
     def lacking(self, have: Sequence[str]) -> list[str]:
-        """What is to be given of what only we have, as a comparison shows: not what had been given in vain."""
-        self._vain |= self._sought.intersection(have)
+        """What is to be given of what only we have, as a comparison shows: not what had been given in vain; and what
+        was refused for now after all else."""
+        vain = self._sought.intersection(have) - self._vain
+        self._share.settle(len(vain) - len(self._sought))
+        self._vain |= vain
         self._sought.clear()
-        return [id for id in have if id not in self._vain]
+        return sorted((id for id in have if id not in self._vain), key=self.deferred.__contains__)
+
+    def keep_deferred(self, have: Sequence[str]) -> None:
+        """These are all that the peer lacks: whatever else was to be tried again is there by now, or is gone here."""
+        if self.deferred:
+            left = set(have)
+            self.deferred = {id: reason for id, reason in self.deferred.items() if id in left}
 
     @property
     def unkept(self) -> int:
@@ -52,5 +115,6 @@ class Settled:
         return len(self._vain)
 
     def decline(self, id: str) -> None:
-        if len(self.declined) < SETTLED_MAX:
+        if not self._share.full:
+            self._share.settle(id not in self.declined)
             self.declined.add(id)

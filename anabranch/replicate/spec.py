@@ -52,6 +52,7 @@ class Timing(msgspec.Struct, frozen=True):
     hurry: float = 2.0  # after something that looks like a refusal
     settle: float = 2.0  # between two comparisons: what is under way arrives meanwhile
     verify: float = 300.0  # between two comparisons of a link that is live
+    refused: float = 60.0  # until what a peer does not take is given to it again
     survey_pause: float = 100.0  # times as long as reading a whole relay took, before that is done again
     page_count: int = 500
     page_bytes: int = 1 << 20

@@ -19,7 +19,7 @@ so many windows, rounds and unknown ids, and the shell's clock runs unless somet
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Any
 
@@ -96,6 +96,8 @@ class Difference(msgspec.Struct, frozen=True):
     """Why the relay was paged, when it was."""
     unsure: tuple[int, ...] = ()
     """Seconds that hold more than the relay gives at once: it may have more there than could be seen."""
+    more: bool = False
+    """What was found was enough: there is more, or may be."""
 
 
 class Reconciliation:
@@ -111,10 +113,16 @@ class Reconciliation:
         has_keys: bool = False,
         negentropy: bool = True,
         prefix: str = "",
+        have: bool = True,
+        need: bool = True,
+        need_of_pages: bool = True,
+        enough: Callable[[int], bool] | None = None,
     ) -> None:
         """`items` is what we have of the filter. `now` only says where open time is best cut. Without `negentropy` the
         relay is paged from the start: for one that is known not to speak it. `prefix` goes before the name of every
-        subscription, where several tasks share a connection. Raises `Invalid`."""
+        subscription, where several tasks share a connection. `have` and `need`: which of the two are to be told; with
+        `need_of_pages` off, not what is `Found` in pages. `enough` is told how many are known by now, and ends it.
+        Raises `Invalid`."""
         wanted = filters.parse(dict(filter), VALUES_MAX)
         if wanted.limit is not None:
             raise Invalid("a set with a limit cannot be reconciled: take the limit out of the filter")
@@ -125,6 +133,9 @@ class Reconciliation:
         self._has_keys = has_keys
         self._negentropy = negentropy
         self._prefix = prefix
+        self._tells_have, self._tells_need, self._tells_paged = have, need, need and need_of_pages
+        self._enough = enough
+        self._more = False
         self._known = False  # to the relay, on this connection
         whole = Window(wanted.since or 0, wanted.until)
         self._windows = [whole] if whole.until is None or whole.since <= whole.until else []  # the next one is last
@@ -146,9 +157,8 @@ class Reconciliation:
     @property
     def result(self) -> Difference:
         method = Method.NEGENTROPY if not self._paged else Method.BOTH if self._answered else Method.PAGES
-        return Difference(
-            self._have, self._need, self._rounds, method, self._opened, self._refusal, tuple(self._unsure)
-        )
+        unsure = tuple(self._unsure)
+        return Difference(self._have, self._need, self._rounds, method, self._opened, self._refusal, unsure, self._more)
 
     def start(self) -> list[Effect]:
         return self._next() if self._negentropy or not self._windows else self._page_all("negentropy was not wanted")
@@ -207,7 +217,8 @@ class Reconciliation:
         self._suspicion = None
         self._subscription = f"{self._prefix}neg-{self._opened}"
         window = self._windows[-1]
-        self._reconciler = Reconciler(self._ours(window), self._bounds.frame_bytes)
+        ours, frame = self._ours(window), self._bounds.frame_bytes
+        self._reconciler = Reconciler(ours, frame, have=self._tells_have, need=self._tells_need)
         message = self._reconciler.initiate()
         return [Send(dialogue.neg_open(self._subscription, window.within(self._filter), message))]
 
@@ -227,9 +238,19 @@ class Reconciliation:
             self._windows.pop()
             self._answered += 1
             return [close, *self._next()]
+        if self._is_enough():
+            return [close, *self._end_early()]
         if self._rounds >= self._bounds.rounds:
             return [close, *self._page_all(f"it came to no end in {self._rounds} rounds")]
         return [Send(dialogue.neg_msg(self._subscription, step.message))]
+
+    def _is_enough(self) -> bool:
+        return self._enough is not None and self._enough(len(self._have) + len(self._need))
+
+    def _end_early(self) -> list[Effect]:
+        self._more = True
+        self._state = State.DONE
+        return [Finish()]
 
     def _refused(self, answer: NegError | Closed) -> list[Effect]:
         reason = answer.reason or "it refused without a reason"
@@ -320,19 +341,21 @@ class Reconciliation:
         for effect in effects:
             if isinstance(effect, Found):
                 if effect.event.id not in self._ids_of_second(effect.event.created_at):
-                    self._need.append(effect.event.id)
+                    if self._tells_paged:
+                        self._need.append(effect.event.id)
                     ours.append(effect)
             elif not isinstance(effect, Finish):
                 ours.append(effect)
         for settled in self._pages.settled():
-            self._have += [id for id in self._ids(settled.since, settled.until) if id not in settled.ids]
+            if self._tells_have:
+                self._have += [id for id in self._ids(settled.since, settled.until) if id not in settled.ids]
         if len(self._need) > self._bounds.need:
             return [*ours, self._too_many()]
         if Finish() in effects:
             self._windows.pop()
             self._unsure += self._pages.unsure
             return [*ours, *self._next()]
-        return ours
+        return [*ours, *self._end_early()] if self._is_enough() else ours
 
     def _ids(self, since: int, until: int) -> list[str]:
         """Ours of that time."""

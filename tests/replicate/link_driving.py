@@ -19,6 +19,7 @@ from anabranch.replicate import effects as do
 from anabranch.replicate.effects import Applied, Effect, Owed
 from anabranch.replicate.identity import Identity
 from anabranch.replicate.link import Link
+from anabranch.replicate.room import Room
 from anabranch.replicate.spec import Direction, LinkSpec, Timing
 from anabranch.store.contract import LinkRecord
 
@@ -86,6 +87,7 @@ class Drive:
         timing: Timing | None = None,
         share: float = 0.5,
         identity: Identity | None = None,
+        room: Room | None = None,
     ) -> None:
         self.peer = peer
         self.identity = identity
@@ -111,7 +113,8 @@ class Drive:
         self.echoes: set[str] = set()
         self.record = record or LinkRecord("up", "ws://peer/", direction)
         self.spec = LinkSpec("up", "ws://peer/", scope, Direction(direction))
-        self.link = Link(self.spec, self.record, timing or Timing(), lambda: share, lambda: WALL + int(self.now))
+        wall = lambda: WALL + int(self.now)  # noqa: E731
+        self.link = Link(self.spec, self.record, timing or Timing(), lambda: share, wall, room=room)
         self._todo: deque[Effect] = deque()
         self._inbox: deque[Any] = deque()
 

@@ -1,5 +1,6 @@
 """A relay without a log gives only the newest of what it is asked for. What it leaves out is not passed over."""
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -202,3 +203,42 @@ def test_a_quiet_connection_leaves_the_operation_by_which_a_wiped_relay_is_notic
     drive.cut().run(60)
     assert ("gap", "repairing") in drive.states
     assert drive.store.keys() == drive.peer.events.keys()
+
+
+class Streamless(Plain):
+    """Answers whatever is stored, and gives no stream: the subscription is closed at once."""
+
+    def on_req(self, name, *filters):
+        answers = super().on_req(name, *filters)
+        return [["CLOSED", name, "error: no subscriptions"]] if name.startswith("stream") else answers
+
+
+def test_what_comes_with_an_old_date_is_found_by_polling_where_there_is_no_stream():
+    drive = Drive(Streamless(notes(3), cap=10)).run(300)
+    assert drive.link.state is LinkState.DEGRADED_POLL
+    late = signed(content="late", created_at=WALL - 99_000)
+    drive.peer.events[late.id] = late
+    read = len(drive.peer.heard)
+    drive.run(120)
+    assert late.id in drive.store
+    assert not drive.link.caught_up
+    polls = [message for message in drive.peer.heard[read:] if message[0] == "REQ"]
+    whole = [
+        filters for _, _, *filters in polls if not any("since" in filter or "until" in filter for filter in filters)
+    ]
+    assert 0 < len(whole) < len(polls) / 2, "it is much to read: not each time"
+
+
+def test_a_reading_that_never_comes_to_an_end_is_begun_less_and_less_often():
+    survey, begun = Survey(pause=100.0), []
+    for now in map(float, range(2_000)):
+        if survey.is_due(now):
+            survey.begin(now)
+            begun.append(now)
+            survey.lost()
+    pauses = [after - before for before, after in pairwise(begun)]
+    assert pauses[:3] == [10.0, 20.0, 40.0] and max(pauses) == 300.0
+    survey.begin(5_000.0)
+    survey.end(5_001.0, certain=True)
+    survey.lost()
+    assert survey.due == 5_101.0

@@ -92,3 +92,92 @@ def test_what_a_peer_refuses_or_does_not_keep_is_no_divergence_and_is_not_sent_a
     assert len(drive.buried) == 4
     assert drive.link.state is LinkState.LIVE and drive.link.repairs == 0
     assert drive.link.caught_up and drive.link.unkept == 12
+
+
+class Failing(LogPeer):
+    """An error for some things, always; while it is `broken` for everything."""
+
+    broken = False
+    reason = "error: could not save it"
+
+    def on_event(self, raw):
+        if self.broken or "poison" in raw["content"]:
+            return [["OK", raw["id"], False, self.reason]]
+        return super().on_event(raw)
+
+
+def poison(number: int = 0) -> Any:
+    return signed(content=f"poison {number}", created_at=WALL - 500 + number)
+
+
+def test_an_error_about_one_operation_holds_up_neither_the_pull_nor_the_rest_of_the_push():
+    theirs, ours, bad = notes(30, "theirs"), notes(250, "ours"), poison()
+    drive = Drive(Failing(theirs), [*ours, bad], direction="both").run(30)
+    assert drive.link.state is LinkState.LIVE
+    assert {event.id for event in theirs} <= drive.store.keys()
+    assert {event.id for event in ours} <= drive.peer.events.keys()
+    assert not drive.link.caught_up and not drive.buried
+    assert drive.link.deferred == {bad.id: "error: could not save it"}
+    more = notes(3, "later")
+    drive.write(*more).run(1)
+    assert {event.id for event in more} <= drive.peer.events.keys()
+
+
+def test_an_operation_that_fails_again_and_again_while_others_are_taken_is_a_dead_letter():
+    bad = poison()
+    drive = Drive(Failing(), [*notes(3), bad], direction="both").run(1)
+    for number in range(20):
+        drive.write(*notes(1, f"round {number}")).run(70)
+    assert [(letter.id, letter.reason) for letter in drive.buried] == [(bad.id, "error: could not save it")]
+    assert drive.link.caught_up and drive.link.unkept == 1
+
+
+def test_an_operation_that_fails_as_it_is_written_goes_the_same_way_and_the_checkpoint_passes_it():
+    drive = Drive(Failing(), notes(3), direction="push").run(1)
+    drive.write(poison()).run(1)
+    for number in range(20):
+        drive.write(*notes(1, f"after {number}")).run(10)
+    assert len(drive.buried) == 1
+    assert drive.link.push.contiguous.position == len(drive.log)
+    assert drive.link.caught_up and drive.link.repairs == 0
+
+
+@pytest.mark.parametrize("reason", ["error: the disk is full", "rate-limited: slow down"])
+@pytest.mark.parametrize("live", [False, True])
+def test_a_peer_that_takes_nothing_for_hours_is_still_pulled_from_and_gets_all_when_it_can(reason, live):
+    peer = Failing(notes(5, "theirs"))
+    peer.reason, peer.broken = reason, not live
+    ours = notes(450, "ours")
+    drive = Drive(peer, [] if live else ours, direction="both").run(1)
+    peer.broken = True
+    if live:
+        drive.write(*ours)
+    drive.run(4 * 3_600)
+    assert drive.link.state is LinkState.LIVE
+    assert not drive.link.caught_up and not drive.buried
+    assert len([frame for frame in peer.heard if frame[0] == "EVENT"]) < 500 + 20_000, "a page, and then a few to try"
+    news = notes(2, "news")
+    drive.say(*peer.add(*news))
+    assert {event.id for event in news} <= drive.store.keys()
+    peer.broken = False
+    drive.run(400)
+    assert {event.id for event in ours} <= peer.events.keys()
+    assert drive.link.caught_up
+
+
+def test_what_the_peer_did_not_take_and_is_deleted_here_is_waited_for_no_more():
+    drive = Drive(Failing(), [*notes(3), bad := poison()], direction="both").run(1)
+    assert drive.link.deferred
+    del drive.store[bad.id]
+    drive.run(200)
+    assert not drive.link.deferred and drive.link.caught_up
+
+
+@pytest.mark.parametrize("direction", ["push", "both"])
+def test_many_that_fail_do_not_keep_others_from_being_tried(direction):
+    bad, ours = [poison(number) for number in range(40)], notes(60, "ours")
+    drive = Drive(Failing(), bad, direction=direction).run(1)
+    drive.write(*bad[:20], *ours[:30], *bad[20:], *ours[30:]).run(300)
+    assert {event.id for event in ours} <= drive.peer.events.keys()
+    drive = Drive(Failing(), [*bad, *ours], direction=direction).run(300)
+    assert {event.id for event in ours} <= drive.peer.events.keys()

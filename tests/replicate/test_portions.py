@@ -1,0 +1,70 @@
+"""A difference that is larger than there is room for is closed portion by portion."""
+
+import pytest
+from histories import signed
+from link_driving import WALL, Drive, LogPeer
+from relay_model import RelayModel, items
+
+from anabranch.core.negentropy import Reconciler
+from anabranch.core.nostr import Event
+from anabranch.replicate.room import LINK_IDS_MIN, PORTION, Room
+from anabranch.replicate.states import LinkState
+
+
+def notes(count, said):
+    return [signed(content=f"{said} {number}", created_at=WALL - 5_000 + number) for number in range(count)]
+
+
+THEIRS, OURS = notes(900, "theirs"), notes(900, "ours")
+
+
+class Watched(Room):
+    """Remembers the most that was taken of it."""
+
+    peak = 0
+
+    def __setattr__(self, name, value):
+        super().__setattr__(name, value)
+        if name == "taken":
+            self.peak = max(self.peak, value)
+
+
+class Paged(RelayModel):
+    """A plain relay that does not reconcile."""
+
+    @property
+    def information(self):
+        return {"supported_nips": [1]}
+
+
+@pytest.mark.parametrize("kind", [LogPeer, RelayModel, Paged])
+@pytest.mark.parametrize("direction", ["pull", "push", "both"])
+def test_all_of_it_comes_and_goes_though_there_is_room_for_little_at_a_time(kind, direction):
+    room = Watched(most=0)
+    peer = kind(THEIRS, frame=8_192)
+    drive = Drive(peer, OURS, direction=direction, room=room).run(300)
+    theirs, ours = {event.id for event in THEIRS}, {event.id for event in OURS}
+    assert drive.store.keys() == (ours if direction == "push" else ours | theirs)
+    assert peer.events.keys() == (theirs if direction == "pull" else ours | theirs)
+    assert drive.link.state is LinkState.LIVE
+    assert room.peak < 3 * LINK_IDS_MIN + 500, "a message of the peer's, and what it was given, come on top"
+    drive.link.release()
+    assert room.taken == 0
+
+
+class Boastful(LogPeer):
+    """Names a hundred thousand operations that nobody has ever seen."""
+
+    def on_neg_open(self, name, filter, message):
+        phantoms = [Event(f"{number:064x}", "", 1_000, 1, [], "", "") for number in range(1, 100_000)]
+        self._sessions[name] = Reconciler(items([*self.matching(filter), *phantoms]), 100_000)
+        return self.on_neg_msg(name, message)
+
+
+def test_a_peer_that_boasts_is_named_and_takes_no_more_room_than_a_portion():
+    room = Watched()
+    drive = Drive(Boastful(THEIRS[:5]), OURS[:5], room=room).run(20)
+    assert "operations that it does not give or keep" in " ".join(note.why for note in drive.noted)
+    assert not drive.link.caught_up
+    assert PORTION <= room.peak < PORTION + 5_000
+    assert drive.store.keys() == {event.id for event in OURS[:5]}

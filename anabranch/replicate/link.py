@@ -340,9 +340,11 @@ class Link:
         return self._replayable and self.spec.pulls and self.pull.contiguous is None and not self.unsure
 
     def _save_push(self) -> list[Effect]:
+        """After a repair: all that we had when our set was read is answered for; or not, and then there is no place in
+        our log up to which it is, until a comparison finds the peer willing."""
         if not self.spec.pushes or self._own is None:
             return []
-        self.push = Checkpoint.at(self._own)
+        self.push = Checkpoint() if self.deferred else Checkpoint.at(self._own)
         return [do.SavePush(self.push)]
 
     # --- comparing ---
@@ -398,7 +400,7 @@ class Link:
     def _round_done(self, now: float) -> list[Effect]:
         done, self.round = self.round, None
         assert done is not None and self.peer is not None
-        self._ids.found(0)
+        self._ids.end(len(done.finding.open), done.finding.more)
         self._manner.learn(done)
         named = self.crowded
         self.crowded = done.crowded if done.whole else tuple(sorted({*named, *done.crowded}))[:CROWDED_MAX]
@@ -426,16 +428,24 @@ class Link:
         if self.pull.pending:
             return self._doubt(Cue.CLOSURE, str(self.pull.pending[0].blocked), now)
         verdict = self._comparisons.judge(done.finding, not self.crowded and not self.deferred)
+        resumed = self._pushing_again(done)
         if verdict in (Verdict.EQUAL, Verdict.UNCERTAIN):
             self._survey.end(now, verdict is Verdict.EQUAL)
-            return self._verified(now)
+            return [*resumed, *self._verified(now)]
         if verdict is Verdict.UNCLEAR:
             self._compare_at = now + self._timing.settle
-            return []
+            return resumed
         if self.state is LinkState.LIVE:
             count = len(self._comparisons.stays)
             return self._doubt(Cue.DIVERGED, f"the digests differ in {count} operations, and stay so", now)
         return self._accuse_of_withholding(now)
+
+    def _pushing_again(self, done: Round) -> list[Effect]:
+        """Where there was no place in our log to push from: whether there is one now."""
+        all_of_it = done.pushes and done.whole and not done.finding.more and not self.deferred
+        if self.push.contiguous is not None or not all_of_it or not (done.closes or not done.finding.open):
+            return []
+        return [*self._save_push(), *self._start_pushing()]
 
     def _go_on_comparing(self, done: Round, now: float) -> list[Effect]:
         """A portion of what differs is closed: on to the next. What the peer does not take now is left for later."""
@@ -499,10 +509,17 @@ class Link:
         """The stream is live: give what is owed, and compare."""
         self.phase = Phase.STREAMING
         self._compare_at = now
-        if not self.spec.pushes:
+        return self._start_pushing()
+
+    def _start_pushing(self) -> list[Effect]:
+        """From the checkpoint on. Without one comparisons give what is owed: then from where our set was last read."""
+        resume = self.push.contiguous
+        start = resume or self._own
+        if not self.spec.pushes or start is None:
             return []
         assert self.peer is not None
-        self.pusher = Pusher(self.push, self._settled, self._share, self.peer.message_bytes_max)
+        limit = self.peer.message_bytes_max
+        self.pusher = Pusher(start, self._settled, self._share, limit, saves=resume is not None)
         return self.pusher.wake()
 
     def heard(self, message: bytes | str, now: float, more: bool = False) -> list[Effect]:
@@ -626,8 +643,8 @@ class Link:
             effects += self._fetched(1)
         if done and not self._intake.applying:
             effects += self._round_done(now)
-        if self.pusher is not None:
-            self.push = self.pusher.checkpoint
+        if self.pusher is not None and self.pusher.saves:
+            self.push = Checkpoint.at(self.pusher.saved)
         if self.pusher is not None and self.pusher.gap is not None:
             return [*effects, *self._doubt(Cue.GAP, f"our own log: {self.pusher.gap.reason}", now)]
         if self.pull.pending and self.phase is Phase.STREAMING and not self._intake.applying and self.round is None:

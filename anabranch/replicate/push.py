@@ -32,16 +32,19 @@ class Pusher:
 
     def __init__(
         self,
-        checkpoint: Checkpoint,
+        start: ProgressToken,
         settled: Settled,
         share: Callable[[], float],
         message_bytes_max: int | None = None,
+        saves: bool = True,
     ) -> None:
-        """What the peer answers for is noted in `settled`."""
-        assert checkpoint.contiguous is not None
-        self.checkpoint = checkpoint
-        self.at: ProgressToken = checkpoint.contiguous
-        """How far all is answered for; the checkpoint on disk may be a little behind where nothing was in scope."""
+        """What the peer answers for is noted in `settled`. It `saves` its checkpoint where all before the start is
+        answered for."""
+        self.saves = saves
+        self.saved = start
+        """The checkpoint on disk: it may be a little behind where nothing was in scope."""
+        self.at = start
+        """How far all is answered for, from the start on."""
         self.gap: Gap | None = None
         self.given = 0
         self._settled = settled
@@ -144,11 +147,10 @@ class Pusher:
 
     def _passed(self, saves: bool = False) -> list[Effect]:
         self.at = self._next
-        written = self.checkpoint.contiguous
-        if not saves and written is not None and self.at.position - written.position < SKIPPED_MAX:
+        if not self.saves or (not saves and self.at.position - self.saved.position < SKIPPED_MAX):
             return self._load()
-        self.checkpoint = Checkpoint.at(self.at)
-        return [SavePush(self.checkpoint), *self._load()]
+        self.saved = self.at
+        return [SavePush(Checkpoint.at(self.at)), *self._load()]
 
     def tick(self, now: float) -> list[Effect]:
         if self.resume_at is None or now < self.resume_at:

@@ -2,7 +2,7 @@
 
 An id takes some 300 bytes while it is compared and asked for. A link holds on to what it needs as long as there is
 room for all; a few it may hold in any case, so that none comes to a halt. What a comparison finds beyond that is left
-for the next one.
+for the next one. Most of what it found may turn out to be known here, or settled: then the next one looks further.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 IDS_MAX = 300_000
 LINK_IDS_MIN = 200
 PORTION = 50_000  # of a difference that is closed at once
+FURTHER = 4  # times
 
 
 class Room:
@@ -26,6 +27,7 @@ class Share:
     def __init__(self, room: Room) -> None:
         self._room = room
         self._settled = self._found = 0
+        self._reach = 1
 
     def settle(self, count: int) -> None:
         """So many more are settled; or less."""
@@ -40,4 +42,10 @@ class Share:
         """A comparison has found so many by now. Whether they are enough for this time."""
         self._room.taken += count - self._found
         self._found = count
-        return count >= PORTION or (count >= LINK_IDS_MIN and self._room.taken >= self._room.most)
+        most = LINK_IDS_MIN if self._room.taken >= self._room.most else PORTION
+        return count >= most * self._reach
+
+    def end(self, open: int, more: bool) -> None:
+        """A comparison is over: so many of what it found are open, and there is `more`, or not."""
+        self._reach = 1 if not more else self._reach * FURTHER if 2 * open < self._found else self._reach
+        self.found(0)

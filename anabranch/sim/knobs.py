@@ -1,7 +1,8 @@
 """Sizes that production code works with, turned down in some worlds, so that what rarely happens happens.
 
 A page of a few entries is cut all the time, a hub that remembers little sends its subscribers back to the log, a step
-of compaction is one document. None of it may change what is promised.
+of compaction is one document, a difference is closed a few operations at a time. None of it may change what is
+promised.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from contextlib import contextmanager
 from types import ModuleType
 
 from anabranch.node import hub, replay
+from anabranch.replicate import room
 from anabranch.store import compaction
 
 KNOBS: list[tuple[ModuleType, str, tuple[int, ...]]] = [
@@ -20,6 +22,7 @@ KNOBS: list[tuple[ModuleType, str, tuple[int, ...]]] = [
     (hub, "RECENT_OPERATIONS", (1, 4, 30)),
     (compaction, "DOCUMENTS_A_STEP", (1, 3)),
     (compaction, "OPERATIONS_A_STEP", (1, 5)),
+    (room, "PORTION", (2, 10)),
 ]
 
 

@@ -7,6 +7,7 @@ from relay_model import RelayModel, items
 
 from anabranch.core.negentropy import Reconciler
 from anabranch.core.nostr import Event
+from anabranch.replicate import room
 from anabranch.replicate.room import LINK_IDS_MIN, PORTION, Room
 from anabranch.replicate.states import LinkState
 
@@ -40,16 +41,16 @@ class Paged(RelayModel):
 @pytest.mark.parametrize("kind", [LogPeer, RelayModel, Paged])
 @pytest.mark.parametrize("direction", ["pull", "push", "both"])
 def test_all_of_it_comes_and_goes_though_there_is_room_for_little_at_a_time(kind, direction):
-    room = Watched(most=0)
+    watched = Watched(most=0)
     peer = kind(THEIRS, frame=8_192)
-    drive = Drive(peer, OURS, direction=direction, room=room).run(300)
+    drive = Drive(peer, OURS, direction=direction, room=watched).run(300)
     theirs, ours = {event.id for event in THEIRS}, {event.id for event in OURS}
     assert drive.store.keys() == (ours if direction == "push" else ours | theirs)
     assert peer.events.keys() == (theirs if direction == "pull" else ours | theirs)
     assert drive.link.state is LinkState.LIVE
-    assert room.peak < 3 * LINK_IDS_MIN + 500, "a message of the peer's, and what it was given, come on top"
+    assert watched.peak < 3 * LINK_IDS_MIN + 500, "a message of the peer's, and what it was given, come on top"
     drive.link.release()
-    assert room.taken == 0
+    assert watched.taken == 0
 
 
 class Boastful(LogPeer):
@@ -62,9 +63,26 @@ class Boastful(LogPeer):
 
 
 def test_a_peer_that_boasts_is_named_and_takes_no_more_room_than_a_portion():
-    room = Watched()
-    drive = Drive(Boastful(THEIRS[:5]), OURS[:5], room=room).run(20)
+    watched = Watched()
+    drive = Drive(Boastful(THEIRS[:5]), OURS[:5], room=watched).run(20)
     assert "operations that it does not give or keep" in " ".join(note.why for note in drive.noted)
     assert not drive.link.caught_up
-    assert PORTION <= room.peak < PORTION + 5_000
+    assert PORTION <= watched.peak < PORTION + 5_000
     assert drive.store.keys() == {event.id for event in OURS[:5]}
+
+
+class Choosy(LogPeer):
+    """Takes hardly anything."""
+
+    def on_event(self, raw):
+        return super().on_event(raw) if raw["content"].endswith("7") else [["OK", raw["id"], False, "blocked: no"]]
+
+
+def test_what_is_settled_does_not_hide_what_lies_behind_it(monkeypatch):
+    monkeypatch.setattr(room, "PORTION", 50)
+    drive = Drive(Choosy(THEIRS, frame=8_192), OURS, direction="both")
+    drive.refuses = {event.id for event in THEIRS if not event.content.endswith("7")}
+    drive.run(300)
+    assert {event.id for event in THEIRS} - drive.refuses <= drive.store.keys()
+    assert {event.id for event in OURS if event.content.endswith("7")} <= drive.peer.events.keys()
+    assert drive.link.caught_up

@@ -98,10 +98,11 @@ class Failing(LogPeer):
     """An error for some things, always; while it is `broken` for everything."""
 
     broken = False
+    poison = "poison"
     reason = "error: could not save it"
 
     def on_event(self, raw):
-        if self.broken or "poison" in raw["content"]:
+        if self.broken or self.poison in raw["content"]:
             return [["OK", raw["id"], False, self.reason]]
         return super().on_event(raw)
 
@@ -181,3 +182,15 @@ def test_many_that_fail_do_not_keep_others_from_being_tried(direction):
     assert {event.id for event in ours} <= drive.peer.events.keys()
     drive = Drive(Failing(), [*bad, *ours], direction=direction).run(300)
     assert {event.id for event in ours} <= drive.peer.events.keys()
+
+
+def test_no_checkpoint_is_written_past_what_the_peer_does_not_take():
+    bad = poison()
+    drive = Drive(Failing(), [*notes(3), bad], direction="both").run(1)
+    drive.write(*notes(2, "more")).run(100)
+    assert drive.link.deferred
+    assert "own" not in {saved.contiguous.stream for saved in drive.saved if saved.contiguous is not None}
+    drive.peer.poison = "none"
+    drive.run(100)
+    assert drive.link.caught_up
+    assert drive.link.push.contiguous.position == len(drive.log)

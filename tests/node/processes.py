@@ -41,7 +41,8 @@ class Response:
 
 
 class Node:
-    """`start`, `stop` (SIGTERM), `kill9`, `restart`; `url` for websockets, `http` for the rest, `cli` beside it."""
+    """`start`, `stop` (SIGTERM), `kill9`, `restart`, `freeze` and `thaw`; `url` for websockets, `http` for the rest,
+    `cli` beside it."""
 
     def __init__(
         self, data: Path, env: dict[str, str] | None = None, config: str | None = None, token: str | None = None
@@ -101,10 +102,20 @@ class Node:
         self.process.kill()
         self.process.wait()
 
+    def freeze(self) -> None:
+        """SIGSTOP: it stands still, and its connections stay open."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGCONT)
+
     def end(self) -> None:
         """Stop by any means: a test is over."""
         if self.alive:
             try:
+                self.thaw()
                 self.stop()
             except subprocess.TimeoutExpired:
                 self.kill9()

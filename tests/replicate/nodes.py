@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import resource
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -63,6 +64,18 @@ def ids(node: Node) -> set[str]:
             return {entry.id for entry in page.entries if entry.raw is not None}
     finally:
         store.close()
+
+
+def fill_disk(node: Node) -> None:
+    """From now on none of its files grows by much."""
+    assert node.process is not None
+    most = max(file.stat().st_size for file in node.data.iterdir()) + 20_000
+    resource.prlimit(node.process.pid, resource.RLIMIT_FSIZE, (most, resource.RLIM_INFINITY))
+
+
+def free_disk(node: Node) -> None:
+    assert node.process is not None
+    resource.prlimit(node.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 
 
 @asynccontextmanager

@@ -1,31 +1,12 @@
 """Connections that break, processes that die, logs that are restored: after healing the two are equal."""
 
 import asyncio
-import os
 import random
-import resource
 import shutil
-import signal
 
 import pytest
-from nodes import caught_up, explained, ids, link, shown, until
-from proxy import Proxy
-
-
-@pytest.fixture
-def between():
-    """A proxy before a node."""
-    running = []
-
-    def start(node):
-        proxy = Proxy(node.port)
-        context = proxy.running()
-        running.append(context)
-        return context.__enter__()
-
-    yield start
-    for context in running:
-        context.__exit__(None, None, None)
+from nodes import caught_up, explained, fill_disk, free_disk, ids, link, shown, until
+from processes import Node
 
 
 async def publish(connect, node, author, count, said):
@@ -53,19 +34,30 @@ async def test_nothing_is_lost_across_cuts_at_any_moment(start_node, connect, au
     caught_up(follower)
 
 
-async def test_a_restart_resumes_from_the_checkpoint(start_node, connect, author, between):
+@pytest.mark.parametrize(
+    ("whom", "end"),
+    [("follower", Node.stop), ("follower", Node.kill9), ("source", Node.stop), ("source", Node.kill9)],
+    ids=lambda one: one if isinstance(one, str) else one.__name__,
+)
+async def test_a_restart_resumes_from_the_checkpoint(start_node, connect, author, between, whom, end):
     source, follower = start_node(), start_node()
     proxy = between(source)
     known = await publish(connect, source, author, 400, "before")
     link(follower, proxy.url)
-    caught_up(follower)
-    whole = proxy.down
-    assert follower.stop() == 0
-    known |= await publish(connect, source, author, 10, "meanwhile")
+    stood, whole = caught_up(follower)["pull"]["contiguous"], proxy.down
+    victim = source if whom == "source" else follower
+    proxy.refuse()
+    end(victim)
+    if victim is follower:
+        known |= await publish(connect, source, author, 10, "meanwhile")
+    victim.start()
+    assert shown(follower)["pull"]["contiguous"] == stood
     proxy.down = 0
-    follower.start()
+    proxy.refuse(False)
+    known |= await publish(connect, source, author, 10, "after")
+    follower.admin("POST", "links/up/resume")
+    until(lambda: ids(follower) == known, lambda: explained(follower))
     caught_up(follower)
-    assert ids(follower) == known
     assert proxy.down < whole / 8, f"{proxy.down} of {whole} bytes"
 
 
@@ -91,12 +83,34 @@ async def test_a_peer_that_stands_still_is_left_and_found_again_by_itself(start_
     link(follower, proxy.url)
     known = await publish(connect, source, author, 20, "before")
     caught_up(follower)
-    os.kill(source.process.pid, signal.SIGSTOP)
+    source.freeze()
     proxy.cut()
     until(lambda: shown(follower)["phase"] != "following the stream", "the loss to be noticed")
-    os.kill(source.process.pid, signal.SIGCONT)
+    source.thaw()
     known |= await publish(connect, source, author, 20, "after")
     until(lambda: ids(follower) == known, lambda: explained(follower), 60)
+
+
+@pytest.mark.parametrize("connection", ["lasts", "is cut"])
+async def test_a_follower_that_stood_still_goes_on_by_itself_from_where_it_was(
+    start_node, connect, author, between, connection
+):
+    source, follower = start_node(), start_node()
+    proxy = between(source)
+    known = await publish(connect, source, author, 200, "before" + "x" * 1_000)
+    link(follower, proxy.url)
+    caught_up(follower)
+    whole, proxy.down = proxy.down, 0
+    follower.freeze()
+    known |= await publish(connect, source, author, 20, "meanwhile")
+    if connection == "is cut":
+        proxy.cut()
+    follower.thaw()
+    known |= await publish(connect, source, author, 20, "after")
+    until(lambda: ids(follower) == known, lambda: explained(follower), 60)
+    caught_up(follower)
+    assert shown(follower)["repairs"] == 0
+    assert proxy.down < whole / 4, f"{proxy.down} of {whole} bytes"
 
 
 async def test_reconnects_that_fail_lead_to_polling_and_back_to_live(start_node, connect, author, between):
@@ -165,12 +179,11 @@ async def test_a_full_disk_holds_the_checkpoint_and_loses_nothing(start_node, co
     source, follower = start_node(), start_node()
     link(follower, source.url)
     caught_up(follower)
-    most = max(file.stat().st_size for file in follower.data.iterdir()) + 20_000
-    resource.prlimit(follower.process.pid, resource.RLIMIT_FSIZE, (most, resource.RLIM_INFINITY))
+    fill_disk(follower)
     known = await publish(connect, source, author, 200, "x" * 2_000)
     until(lambda: "our own store" in (shown(follower)["last_error"] or ""), lambda: explained(follower))
     assert not shown(follower)["caught_up"]
-    resource.prlimit(follower.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    free_disk(follower)
     follower.admin("POST", "links/up/resume")
     until(lambda: ids(follower) == known, lambda: explained(follower))
     caught_up(follower)

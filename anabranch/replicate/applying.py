@@ -23,6 +23,7 @@ from anabranch.replicate.effects import Applied, Apply, Arrival
 from anabranch.store.contract import (
     Advance,
     DeadLetter,
+    Duplicate,
     LinkChange,
     Offer,
     Outcome,
@@ -114,7 +115,7 @@ class Page:
         declined = [
             arrivals[place].event.id
             for place, outcome in zip(self._fit.places, outcomes, strict=True)
-            if not isinstance(outcome, Stored)
+            if not isinstance(outcome, Stored | Duplicate)  # which of those is known here, the store can say itself
         ]
         return Applied(
             self.number,

@@ -38,6 +38,18 @@ class Finding(msgspec.Struct, frozen=True):
     """There is more than was looked at."""
 
 
+class Portions:
+    """A difference that is closed portion by portion goes on as long as the peer gives what it names, or most of it:
+    something may be deleted there between two messages."""
+
+    def __init__(self) -> None:
+        self._vain = 0
+
+    def are_in_vain(self, found: Finding) -> bool:
+        self._vain = self._vain + 1 if 2 * len(found.missing) > len(found.lacked) else 0
+        return self._vain >= WITHHELD_MAX
+
+
 class Comparisons:
     """Those of one connection."""
 
@@ -52,7 +64,7 @@ class Comparisons:
     @property
     def named(self) -> frozenset[str]:
         """What the next comparison is to look for: it has come by then, or is named again."""
-        return self._last.lacked
+        return self._last.lacked if not self._last.more else frozenset()
 
     def judge(self, found: Finding, certain: bool = True) -> Verdict:
         """It is not `certain` when the peer may have more than could be seen."""
@@ -66,7 +78,7 @@ class Comparisons:
         elif self._vanished >= COMPARISONS_MAX:
             self.stays |= found.vanished
         answered = not self.stays and not found.vanished and not found.more
-        settled = answered and (not found.open or self._count >= COMPARISONS_MAX)
+        settled = answered and (not found.open or (self._count >= COMPARISONS_MAX and not found.missing))
         self.equal = settled and certain
         if settled:
             self._last, self._count, self._withheld = Finding(), 0, 0

@@ -116,6 +116,7 @@ class LoadOwed(msgspec.Struct, frozen=True):
 class Owed(msgspec.Struct, frozen=True):
     """The answer to `LoadOwed`: (id, bytes) in dependency order; up to `complete_to` there is nothing else."""
 
+    after: Position  # where it was asked to begin
     entries: tuple[tuple[str, bytes], ...]
     complete_to: Position
     log: Log

@@ -115,6 +115,11 @@ def explained(following: Following, clock: float, wall: int, own: Log, dead_lett
             "The peer has no log and does not reconcile: what came to it with an older date while its stream was cut "
             f"is found when all that it has is read again, in {_until(link.survey_at, clock) or 0.0:.0f} s or later."
         )
+    if link.forgot:
+        sentences.append(
+            "One of the two does not take more operations than this node has room to remember: whether nothing else "
+            "differs cannot be seen. A narrower scope helps."
+        )
     if dead_letters:
         sentences.append(
             f"{dead_letters} operations were refused for good; `anabranch link show {link.spec.name}` lists them, "

@@ -490,7 +490,7 @@ def _owed(reader: Reader, link: str, query: LogQuery, after: Any, limit: int, no
     page = reader.changes(query, after, None, limit, False, now, OWED_BYTES)
     echoes = reader.echoes(link, after, page.complete_to)
     raws = [entry.raw for entry in page.entries if entry.raw is not None and entry.position not in echoes]
-    return Owed(tuple(_ordered(raws)), page.complete_to, page.log)
+    return Owed(after, tuple(_ordered(raws)), page.complete_to, page.log)
 
 
 def _missing_parents(reader: Reader, after: Position, also: tuple[Name, ...]) -> tuple[Position, list[Name]]:

@@ -26,7 +26,7 @@ from anabranch.core.token import GAP_WORDS, START, Gap, GapReason, Log, Progress
 from anabranch.replicate import effects as do
 from anabranch.replicate import peers
 from anabranch.replicate.anchor import Anchor, Unanswered
-from anabranch.replicate.comparisons import Comparisons, Verdict
+from anabranch.replicate.comparisons import Comparisons, Portions, Verdict
 from anabranch.replicate.effects import Applied, Effect, Owed
 from anabranch.replicate.identity import Identity
 from anabranch.replicate.intake import Intake
@@ -109,6 +109,7 @@ class Link:
         self._intake = Intake(self._numbers)
         self._compare_at: float | None = None
         self._comparisons = Comparisons()
+        self._portions = Portions()
         self._survey.lost()
         self._settled.lost()
         self._ids.found(0)
@@ -120,6 +121,11 @@ class Link:
     def unkept(self) -> int:
         """How many operations of ours the peer has refused, or taken and does not keep."""
         return self._settled.unkept
+
+    @property
+    def forgot(self) -> bool:
+        """Whether one of the two does not take more operations than there is room to remember."""
+        return self._settled.forgot
 
     @property
     def caught_up(self) -> bool:
@@ -339,12 +345,12 @@ class Link:
     def _can_replay_all(self) -> bool:
         return self._replayable and self.spec.pulls and self.pull.contiguous is None and not self.unsure
 
-    def _save_push(self) -> list[Effect]:
+    def _save_push(self, all_given: bool = True) -> list[Effect]:
         """After a repair: all that we had when our set was read is answered for; or not, and then there is no place in
         our log up to which it is, until a comparison finds the peer willing."""
         if not self.spec.pushes or self._own is None:
             return []
-        self.push = Checkpoint() if self.deferred else Checkpoint.at(self._own)
+        self.push = Checkpoint.at(self._own) if all_given else Checkpoint()
         return [do.SavePush(self.push)]
 
     # --- comparing ---
@@ -354,11 +360,14 @@ class Link:
         refuses = self._manner.refuses(self.peer)
         unseen = self.phase is Phase.STREAMING or self.state is LinkState.DEGRADED_POLL
         surveys = self.partial and unseen and self._survey.is_due(now)
+        paged = refuses and self.peer.kind is PeerKind.PLAIN
+        if paged and self.deferred and now < self._survey.due:
+            pushes = False  # to find out what is owed, all of the relay has to be read
         owes = pushes and bool(self.deferred)
-        if surveys:
-            self._survey.begin(now)
         unknown = self.unsure or self.pull.contiguous is None or (pushes and self.push.contiguous is None)
-        whole = surveys or owes or unknown or not refuses or self.peer.kind is not PeerKind.PLAIN
+        whole = surveys or owes or unknown or not paged
+        if paged and whole and unseen:
+            self._survey.begin(now)
         log_followed = self.phase is Phase.STREAMING and self.peer.kind is PeerKind.LOG and self.spec.pulls
         traces = log_followed and self._lineage.carried
         self.round = Round(
@@ -400,7 +409,7 @@ class Link:
     def _round_done(self, now: float) -> list[Effect]:
         done, self.round = self.round, None
         assert done is not None and self.peer is not None
-        self._ids.end(len(done.finding.open), done.finding.more)
+        self._ids.end(0 if self.forgot else len(done.finding.open), done.finding.more)
         self._manner.learn(done)
         named = self.crowded
         self.crowded = done.crowded if done.whole else tuple(sorted({*named, *done.crowded}))[:CROWDED_MAX]
@@ -421,16 +430,19 @@ class Link:
         if reconciling:
             # What pages could not show comes with the stream, if that can be had from where it was known to be whole.
             covered = [] if done.crowded and positioned and self._replayable else self._save_pull()
-            given = done.pushes and done.whole  # what was not compared may still be owed
+            compared = done.pushes and done.whole  # the rest may still be owed
+            given = self._save_push(self._all_given(done)) if compared else []
             self._survey.end(now, not done.crowded)
             self._survey.lost()  # until the stream is taken up, something may come unseen again
-            return [*covered, *(self._save_push() if given else ()), *self._subscribe(now)]
+            return [*covered, *given, *self._subscribe(now)]
         if self.pull.pending:
             return self._doubt(Cue.CLOSURE, str(self.pull.pending[0].blocked), now)
-        verdict = self._comparisons.judge(done.finding, not self.crowded and not self.deferred)
+        verdict = self._comparisons.judge(done.finding, not self.crowded and self._all_given(done))
         resumed = self._pushing_again(done)
+        if verdict is Verdict.DIFFERENT and self._settled.forgot and not done.finding.missing:
+            verdict = Verdict.UNCERTAIN
         if verdict in (Verdict.EQUAL, Verdict.UNCERTAIN):
-            self._survey.end(now, verdict is Verdict.EQUAL)
+            self._survey.end(now, not self.crowded)
             return [*resumed, *self._verified(now)]
         if verdict is Verdict.UNCLEAR:
             self._compare_at = now + self._timing.settle
@@ -438,25 +450,28 @@ class Link:
         if self.state is LinkState.LIVE:
             count = len(self._comparisons.stays)
             return self._doubt(Cue.DIVERGED, f"the digests differ in {count} operations, and stay so", now)
-        return self._accuse_of_withholding(now)
+        return self._accuse_of_withholding(self._comparisons.stays, now)
 
     def _pushing_again(self, done: Round) -> list[Effect]:
         """Where there was no place in our log to push from: whether there is one now."""
-        all_of_it = done.pushes and done.whole and not done.finding.more and not self.deferred
+        all_of_it = done.pushes and done.whole and not done.finding.more and self._all_given(done)
         if self.push.contiguous is not None or not all_of_it or not (done.closes or not done.finding.open):
             return []
         return [*self._save_push(), *self._start_pushing()]
 
     def _go_on_comparing(self, done: Round, now: float) -> list[Effect]:
         """A portion of what differs is closed: on to the next. What the peer does not take now is left for later."""
-        if self._comparisons.judge(done.finding) is not Verdict.UNCLEAR:
-            return self._accuse_of_withholding(now)
-        if done.pushes and self.deferred:
-            return [*self._save_push(), *self._start_round(now, done.closes, pushes=False)]
+        if self._portions.are_in_vain(done.finding):
+            return self._accuse_of_withholding(done.finding.missing, now)
+        if done.pushes and not self._all_given(done):
+            return [*self._save_push(all_given=False), *self._start_round(now, done.closes, pushes=False)]
         return self._start_round(now, done.closes, done.pushes)
 
-    def _accuse_of_withholding(self, now: float) -> list[Effect]:
-        stays = self._comparisons.stays
+    def _all_given(self, done: Round) -> bool:
+        """Whether the peer has answered for all that the round found it to lack."""
+        return not self.deferred and not done.left
+
+    def _accuse_of_withholding(self, stays: frozenset[str], now: float) -> list[Effect]:
         return self._accuse(f"names {len(stays)} operations that it does not give or keep, {min(stays)} first", now)
 
     @property
@@ -485,7 +500,8 @@ class Link:
         if self.partial:
             self._compare_at = min(self._compare_at, max(now, self._survey.due))
         if self.deferred:
-            self._compare_at = min(self._compare_at, now + self._timing.refused * (0.5 + self._share() / 2))
+            again = now + self._timing.refused * (0.5 + self._share() / 2)
+            self._compare_at = min(self._compare_at, max(again, self._survey.due))
         self._pauses.live(now)
         self.last_error = None
         if self.state is LinkState.LIVE:

@@ -92,6 +92,8 @@ class Pusher:
 
     def owed(self, owed: Owed, now: float) -> list[Effect]:
         """The answer to `LoadOwed`."""
+        if not self._loading or owed.after != self._next.position:  # it was asked for by another
+            return []
         self._loading = False
         self.gap = token_gap(owed.log, self._next)
         if self.gap is not None:

@@ -80,6 +80,8 @@ class Round:
         """What has come and was not taken yet."""
         self.finding = Finding()
         """What was not equal, once it is known."""
+        self.left: set[str] = set()
+        """What of it the peer does not take now, or was not offered because of that."""
         self.crowded: tuple[int, ...] = ()
         """The seconds in which the peer may have more than it showed: they hold more than it gives at once."""
         self.method: Method | None = None
@@ -103,7 +105,6 @@ class Round:
         self._more = False  # differs than was found
         self._need: list[str] = []
         self._have: list[str] = []
-        self._left: set[str] = set()  # what the peer does not take now
         self._brought: set[str] = set()  # by pages, of what was named
 
     def begin(self) -> list[Effect]:
@@ -247,15 +248,15 @@ class Round:
             if self._settled.refuse(id, reason):
                 buried.append(Bury(id, reason))
                 continue
-            self._left.add(id)
+            self.left.add(id)
             if not accepted or not may_be_for_good(reason) or self._settled.overflows:
-                self._left.update(self._have)
+                self.left.update(self._have)
                 self._have = []
         return [*buried, *self._give()]
 
     def _finish(self) -> list[Effect]:
-        if self._left:
-            self.finding = msgspec.structs.replace(self.finding, open=self.finding.open - self._left)
+        if self.left:
+            self.finding = msgspec.structs.replace(self.finding, open=self.finding.open - self.left)
         if self._lineage is None:
             self.step = Step.DONE
             return []

@@ -8,7 +8,7 @@ for the next one. Most of what it found may turn out to be known here, or settle
 from __future__ import annotations
 
 IDS_MAX = 300_000
-LINK_IDS_MIN = 200
+LINK_IDS_MIN = 1_000
 PORTION = 50_000  # of a difference that is closed at once
 FURTHER = 4  # times
 

@@ -23,6 +23,8 @@ class Settled:
         self.declined: set[str] = set()
         self.deferred: dict[str, str] = {}
         """The peer's reasons."""
+        self.forgot = False
+        """Whether there was no room to remember something: it looks open again each time."""
         self._share = share if share is not None else Share(Room())
         self._given: set[str] = set()  # the peer has answered for it, and it was not looked for since
         self._sought: set[str] = set()  # the same, when the comparison that is under way began
@@ -35,6 +37,8 @@ class Settled:
         self.declined.clear()
         self._vain.clear()
         self.deferred.clear()
+        self._failures.clear()
+        self.forgot = False
         self.lost()
 
     def lost(self) -> None:
@@ -70,9 +74,7 @@ class Settled:
             return False
         self.deferred.pop(id, None)
         self._failures.pop(id, None)
-        if not self._share.full:
-            self._share.settle(id not in self._vain)
-            self._vain.add(id)
+        self._remember(self._vain, id)
         return True
 
     def _fails(self, id: str) -> bool:
@@ -108,6 +110,7 @@ class Settled:
         if self.deferred:
             left = set(have)
             self.deferred = {id: reason for id, reason in self.deferred.items() if id in left}
+            self._failures = {id: count for id, count in self._failures.items() if id in left}
 
     @property
     def unkept(self) -> int:
@@ -115,6 +118,11 @@ class Settled:
         return len(self._vain)
 
     def decline(self, id: str) -> None:
-        if not self._share.full:
-            self._share.settle(id not in self.declined)
-            self.declined.add(id)
+        self._remember(self.declined, id)
+
+    def _remember(self, ids: set[str], id: str) -> None:
+        if self._share.full and id not in ids:
+            self.forgot = True
+        else:
+            self._share.settle(id not in ids)
+            ids.add(id)

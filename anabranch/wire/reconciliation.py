@@ -237,7 +237,7 @@ class Reconciliation:
         if step.message is None:
             self._windows.pop()
             self._answered += 1
-            return [close, *self._next()]
+            return [close, *(self._end_early() if self._is_enough() and self._windows else self._next())]
         if self._is_enough():
             return [close, *self._end_early()]
         if self._rounds >= self._bounds.rounds:
@@ -354,8 +354,11 @@ class Reconciliation:
         if Finish() in effects:
             self._windows.pop()
             self._unsure += self._pages.unsure
-            return [*ours, *self._next()]
-        return [*ours, *self._end_early()] if self._is_enough() else ours
+            return [*ours, *(self._end_early() if self._is_enough() and self._windows else self._next())]
+        asks = [effect for effect in ours if isinstance(effect, Send) and effect.message.startswith(b'["REQ"')]
+        if asks and self._is_enough():  # the next page is not asked for any more
+            return [*(effect for effect in ours if effect not in asks), *self._end_early()]
+        return ours
 
     def _ids(self, since: int, until: int) -> list[str]:
         """Ours of that time."""

@@ -224,7 +224,7 @@ class Drive:
             case do.LoadOwed(after, limit):
                 page = self.log[after : after + limit]
                 owed = [(id, self.store[id]) for id in page if id not in self.echoes]
-                self._do(link.owed(Owed(tuple(owed), Position(after + len(page)), self.own), now))
+                self._do(link.owed(Owed(after, tuple(owed), Position(after + len(page)), self.own), now))
             case do.SavePull(checkpoint) | do.SavePush(checkpoint):
                 self.saved.append(checkpoint)
             case do.Remember():
@@ -256,9 +256,9 @@ class Drive:
             why = Blocked(id, "ancestry", need, "not here") if need is not None and need not in here else None
             if why is not None:
                 waits.append(why)
-            elif id in self.refuses or id in self.store:
+            elif id in self.refuses:
                 declined.append(id)
-            else:
+            elif id not in self.store:
                 self._keep(id, one.raw)
                 self.echoes.add(id)
                 stored += 1

@@ -103,11 +103,11 @@ async def test_what_our_rules_refuse_is_a_dead_letter_and_the_checkpoint_goes_on
     )
 
 
-async def test_what_is_known_already_is_declined_and_no_echo(host):
+async def test_what_is_known_already_is_neither_remembered_nor_an_echo(host):
     event = signed(content="one")
     await bring(page(host, event))
     result = await bring(page(host, event, first=5), host.record.pull)
-    assert (result.stored, result.declined) == (0, (event.id,))
+    assert (result.stored, result.declined) == (0, ())
     assert host.record.pull.contiguous == token(5)
 
 

@@ -242,3 +242,25 @@ def test_a_reading_that_never_comes_to_an_end_is_begun_less_and_less_often():
     survey.end(5_001.0, certain=True)
     survey.lost()
     assert survey.due == 5_101.0
+
+
+def test_a_relay_that_refuses_one_operation_is_not_read_whole_all_the_time():
+    peer = Plain(notes(300), cap=100)
+    taken = peer.on_event
+
+    def on_event(raw):
+        return [["OK", raw["id"], False, "auth-required: who are you"]] if raw["content"] == "ours" else taken(raw)
+
+    peer.on_event = on_event
+    ours = [signed(content="ours", created_at=WALL - 50), signed(content="other", created_at=WALL - 40)]
+    drive = Drive(peer, ours, direction="both").run(60)
+    assert drive.link.state is LinkState.LIVE and not drive.link.caught_up
+    assert ours[1].id in peer.events
+    drive.link._survey.due = drive.now + 1_000.0  # as if the last reading had taken ten seconds
+    read = len(peer.heard)
+    drive.run(950)
+    asked = [message[2] for message in peer.heard[read:] if message[0] == "REQ"]
+    assert asked and all("since" in filter or filter["limit"] < 10 for filter in asked)
+    peer.on_event = taken
+    drive.run(200)
+    assert drive.link.caught_up and ours[0].id in peer.events

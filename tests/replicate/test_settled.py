@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.replicate.room import LINK_IDS_MIN, Room, Share
-from anabranch.replicate.settled import FAILURES_MAX, PUSHED_MAX, Settled
+from anabranch.replicate.settled import DEFERRED_MAX, FAILURES_MAX, PUSHED_MAX, Settled
 
 
 def compared(settled: Settled, *lacking: str, meanwhile: tuple[str, ...] = ()) -> list[str]:
@@ -128,3 +128,16 @@ def test_no_link_holds_more_than_a_few_once_all_links_hold_too_much():
     greedy.clear()
     late.decline("another")
     assert "another" in late.declined
+
+
+def test_what_failed_and_is_gone_here_does_not_hide_what_fails_later():
+    settled = Settled()
+    for number in range(DEFERRED_MAX + 5):
+        settled.push("another")
+        settled.refuse(f"gone {number}", "error: no")
+    settled.keep_deferred([])
+    for _ in range(FAILURES_MAX - 1):
+        settled.push("another")
+        assert not settled.refuse("poison", "error: no")
+    settled.push("another")
+    assert settled.refuse("poison", "error: no")

@@ -138,7 +138,7 @@ def a_page_that_says_it_is_complete_when_it_was_cut(patch: pytest.MonkeyPatch) -
 # --- forgetting ----------------------------------------------------------------------------------------------------
 
 
-@bug(seed=6, within=20)
+@bug(seed=17, within=20)
 def compaction_that_takes_a_head(patch: pytest.MonkeyPatch) -> None:
     keep = retention.keep
 
@@ -307,7 +307,7 @@ def a_difference_of_which_one_is_overlooked(patch: pytest.MonkeyPatch) -> None:
 # --- plain relays --------------------------------------------------------------------------------------------------
 
 
-@bug(seed=25, within=60, plain=True)
+@bug(seed=26, within=60, plain=True)
 def only_what_was_made_lately_is_compared(patch: pytest.MonkeyPatch) -> None:
     """And the stream has nothing that is dated back either."""
     patch.setattr(manner.Survey, "lost", lambda self: setattr(self, "complete", True))
@@ -321,7 +321,7 @@ def only_what_was_made_lately_is_compared(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(peers, "request", lately)
 
 
-@bug(seed=9, within=30, plain=True)
+@bug(seed=157, within=200, plain=True)
 def a_part_that_was_compared_counts_for_all_that_is_owed(patch: pytest.MonkeyPatch) -> None:
     conclude = link.Link._conclude
 
@@ -332,9 +332,9 @@ def a_part_that_was_compared_counts_for_all_that_is_owed(patch: pytest.MonkeyPat
     patch.setattr(link.Link, "_conclude", sloppy)
 
 
-@bug(seed=42, within=60, plain=True)
+@bug(seed=77, within=100, plain=True)
 def what_was_answered_for_once_counts_for_ever(patch: pytest.MonkeyPatch) -> None:
-    def give(self: Any, id: str, refused: bool = False) -> None:
+    def give(self: Any, id: str) -> None:
         self._vain.add(id)
 
     patch.setattr(settled.Settled, "give", give)
@@ -342,7 +342,7 @@ def what_was_answered_for_once_counts_for_ever(patch: pytest.MonkeyPatch) -> Non
     patch.setattr(settled.Settled, "clear", settled.Settled.lost)
 
 
-@bug(seed=6, within=30, plain=True)
+@bug(seed=4, within=30, plain=True)
 def a_relay_that_was_put_back_is_taken_for_the_same(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(link.Link, "_ask_anchor", lambda self, now: self._begin(None, now))
     patch.setattr(manner.Survey, "lost", lambda self: setattr(self, "complete", True))

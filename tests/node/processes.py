@@ -191,6 +191,12 @@ def memory(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+def peak_memory(pid: int) -> int:
+    """The most that it has held."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) * 1024
+
+
 def children(pid: int, words: str) -> list[int]:
     """The processes that a process has started with these words in their command."""
     found = []

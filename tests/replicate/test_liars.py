@@ -6,10 +6,11 @@ import json
 import pytest
 from link_driving import LogPeer
 from nodes import ids, link, named, serving, shown
+from processes import memory, peak_memory
 from relay_model import items
 
 from anabranch.core import nostr
-from anabranch.core.negentropy import Reconciler
+from anabranch.core.negentropy import Items, Reconciler
 from anabranch.core.nostr import Event
 
 
@@ -136,3 +137,27 @@ async def test_a_number_without_measure_and_words_for_a_terminal_harm_nobody(sta
     assert said.isprintable()
     metrics = node.http("GET", "/metrics")
     assert metrics.status == 200 and "sync_link_state" in metrics.body.decode()
+
+
+class Boastful(LogPeer):
+    """Names three hundred thousand operations that nobody has ever seen."""
+
+    def __init__(self, events):
+        super().__init__(events)
+        ids = b"".join(number.to_bytes(32, "big") for number in range(1, 300_001))
+        self._boast = Items.build([1_000] * 300_000, ids)
+
+    def on_neg_open(self, name, filter, message):
+        self._sessions[name] = Reconciler(self._boast, 1_000_000)
+        return self.on_neg_msg(name, message)
+
+
+async def test_a_peer_that_boasts_does_not_fill_the_memory(start_node, connect, author):
+    node = start_node()
+    client = await connect(node)
+    await client.store(author.event(content="mine"))  # with nothing here there would be nothing to compare
+    before = memory(node.process.pid)
+    async with serving(Boastful([note(author, "one")])) as url:
+        await asyncio.to_thread(link, node, url)
+        await named(node, "operations that it does not give or keep", seconds=60)
+    assert peak_memory(node.process.pid) - before < 80 << 20

@@ -119,7 +119,8 @@ class Following:
             wait = None if due is None else max(0.0, due - self._world.monotonic())
             if not (self._pending or self._inbox or self._gone):
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._stirred.wait(), wait)
+                    async with asyncio.timeout(wait):
+                        await self._stirred.wait()
 
     async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
         """Whatever could not be carried out ends the connection, and is tried again from the checkpoint on disk."""

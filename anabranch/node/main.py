@@ -204,7 +204,8 @@ class Node:
         for connection in self._sockets:
             connection.stop_reading()
         try:
-            await asyncio.wait_for(self.admission.drain(), DRAIN_SECONDS)
+            async with asyncio.timeout(DRAIN_SECONDS):
+                await self.admission.drain()
         except TimeoutError:
             log.warning("stopping with operations unanswered", extra={"count": self.admission.in_flight})
         for connection in list(self._sockets):

@@ -206,7 +206,8 @@ class Reconciliation:
             peer.send(frames.text(messages.neg_status(session.name, tip)))
         while True:
             if message is None:
-                message = await asyncio.wait_for(session.inbox.get(), self._idle_seconds)
+                async with asyncio.timeout(self._idle_seconds):
+                    message = await session.inbox.get()
             asked, message = message, None
             reply = await peer.read(lambda _, asked=asked: reconciler.respond(asked))  # type: ignore[misc]
             peer.send(frames.text(messages.neg_message(session.name, reply)))

@@ -73,7 +73,7 @@ class Link:
         self.last_error = record.last_error
         self.last_notice: str | None = None
         self.retry_at: float | None = 0.0
-        """When the state was last another one; None: not since the process began."""
+        """When it is tried again; None: it is being tried, or waits for nobody."""
         self.verified_at: float | None = None
         self.repairs = 0
         self.gap: dict[str, Any] | None = None

@@ -44,9 +44,13 @@ class Portions:
 
     def __init__(self) -> None:
         self._vain = 0
+        self._open: frozenset[str] = frozenset()
 
     def are_in_vain(self, found: Finding) -> bool:
-        self._vain = self._vain + 1 if 2 * len(found.missing) > len(found.lacked) else 0
+        withheld = 2 * len(found.missing) > len(found.lacked)
+        same = bool(found.open) and found.open == self._open
+        self._open = found.open
+        self._vain = self._vain + 1 if withheld or same else 0
         return self._vain >= WITHHELD_MAX
 
 

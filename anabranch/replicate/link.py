@@ -131,7 +131,13 @@ class Link:
     def caught_up(self) -> bool:
         """Live, the digests were equal on this connection, and nothing is under way in either direction."""
         live = self.state is LinkState.LIVE and self.phase is Phase.STREAMING
-        return live and self._comparisons.equal and self._quiet and not self.partial and not self.deferred
+        all_seen = not self.partial and not self.owes and not self.forgot
+        return live and self._comparisons.equal and self._quiet and all_seen
+
+    @property
+    def owes(self) -> bool:
+        """Whether the peer does not take something now, or was not offered all since it did not."""
+        return self.spec.pushes and (bool(self.deferred) or self.push.contiguous is None)
 
     @property
     def deferred(self) -> Mapping[str, str]:
@@ -361,13 +367,16 @@ class Link:
         unseen = self.phase is Phase.STREAMING or self.state is LinkState.DEGRADED_POLL
         surveys = self.partial and unseen and self._survey.is_due(now)
         paged = refuses and self.peer.kind is PeerKind.PLAIN
-        if paged and self.deferred and now < self._survey.due:
-            pushes = False  # to find out what is owed, all of the relay has to be read
-        owes = pushes and bool(self.deferred)
-        unknown = self.unsure or self.pull.contiguous is None or (pushes and self.push.contiguous is None)
+        unknown = self.unsure or self.pull.contiguous is None
+        if paged and self.owes and not unknown and not self._survey.allows(now):
+            pushes = False  # to find out what is owed, all of the relay has to be read; so long it is only pulled from
+        owes = pushes and self.owes
+        again = self.forgot and not self._ids.full
         whole = surveys or owes or unknown or not paged
         if paged and whole and unseen:
             self._survey.begin(now)
+        if again:
+            self._settled.forgot = False
         log_followed = self.phase is Phase.STREAMING and self.peer.kind is PeerKind.LOG and self.spec.pulls
         traces = log_followed and self._lineage.carried
         self.round = Round(
@@ -377,7 +386,7 @@ class Link:
             name=self._name("round"),
             pulls=self.spec.pulls,
             pushes=pushes,
-            closes=closes or surveys or owes,
+            closes=closes or surveys or owes or again,
             negentropy=not refuses,
             since=None if whole else peers.overlapping(self.pull.contiguous, self._wall()),
             wall=self._wall(),
@@ -409,7 +418,9 @@ class Link:
     def _round_done(self, now: float) -> list[Effect]:
         done, self.round = self.round, None
         assert done is not None and self.peer is not None
-        self._ids.end(0 if self.forgot else len(done.finding.open), done.finding.more)
+        if done.pushes or not self.spec.pushes:
+            self._ids.end(0 if self.forgot else len(done.finding.open), done.finding.more)
+        self._ids.found(0)
         self._manner.learn(done)
         named = self.crowded
         self.crowded = done.crowded if done.whole else tuple(sorted({*named, *done.crowded}))[:CROWDED_MAX]
@@ -469,7 +480,7 @@ class Link:
 
     def _all_given(self, done: Round) -> bool:
         """Whether the peer has answered for all that the round found it to lack."""
-        return not self.deferred and not done.left
+        return not self.deferred and not done.left and (done.pushes or not self.owes)
 
     def _accuse_of_withholding(self, stays: frozenset[str], now: float) -> list[Effect]:
         return self._accuse(f"names {len(stays)} operations that it does not give or keep, {min(stays)} first", now)
@@ -499,7 +510,7 @@ class Link:
         self._compare_at = now + self._timing.verify * (0.75 + self._share() / 2)
         if self.partial:
             self._compare_at = min(self._compare_at, max(now, self._survey.due))
-        if self.deferred:
+        if self.owes:
             again = now + self._timing.refused * (0.5 + self._share() / 2)
             self._compare_at = min(self._compare_at, max(again, self._survey.due))
         self._pauses.live(now)

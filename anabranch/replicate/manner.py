@@ -66,7 +66,11 @@ class Survey:
         self._begun = 0  # times in a row, without coming to an end
 
     def is_due(self, now: float) -> bool:
-        return not self.complete and (now >= self.due or self._began is not None)
+        return not self.complete and self.allows(now)
+
+    def allows(self, now: float) -> bool:
+        """Whether all of the relay may be read."""
+        return now >= self.due or self._began is not None
 
     def begin(self, now: float) -> None:
         if self._began is None:

@@ -13,7 +13,7 @@ from itertools import islice
 from anabranch.core.checkpoint import Checkpoint
 from anabranch.core.token import Gap, ProgressToken, token_gap
 from anabranch.replicate.effects import Bury, Effect, LoadOwed, Owed, SavePush, Send
-from anabranch.replicate.refusals import may_be_for_good
+from anabranch.replicate.refusals import may_be_about_one
 from anabranch.replicate.settled import Settled
 from anabranch.wire import dialogue
 from anabranch.wire.dialogue import Answer
@@ -163,4 +163,4 @@ class Pusher:
     def _may_be_poison(self) -> bool:
         """Whether it may be about these few alone: then what has come since goes along, and shows it."""
         reasons = [self._settled.deferred.get(id, "") for id in self._page]
-        return len(reasons) <= TOGETHER_MAX and all(map(may_be_for_good, reasons))
+        return len(reasons) <= TOGETHER_MAX and all(map(may_be_about_one, reasons))

@@ -10,6 +10,12 @@ def is_passing(reason: str) -> bool:
     return reason.startswith(PASSING)
 
 
+def may_be_about_one(reason: str) -> bool:
+    """Whether what is refused for now may be refused for its own sake, so that others are worth a try: an error, or
+    what only its author may bring (NIP-70)."""
+    return reason.startswith(("error:", "auth-required:"))
+
+
 def may_be_for_good(reason: str) -> bool:
     """Whether what is tried again may be refused for good all the same: there are relays that call everything an
     error that they have no other word for."""

@@ -22,7 +22,7 @@ from anabranch.core.token import Position
 from anabranch.replicate.comparisons import Finding
 from anabranch.replicate.effects import Arrival, Bury, Effect, LoadItems, LoadPayloads, LoadUnknown, Send, Tell
 from anabranch.replicate.lineage import Lineage, Request
-from anabranch.replicate.refusals import may_be_for_good
+from anabranch.replicate.refusals import may_be_about_one
 from anabranch.replicate.room import Share
 from anabranch.replicate.settled import Settled
 from anabranch.wire import dialogue
@@ -249,7 +249,7 @@ class Round:
                 buried.append(Bury(id, reason))
                 continue
             self.left.add(id)
-            if not accepted or not may_be_for_good(reason) or self._settled.overflows:
+            if not accepted or not may_be_about_one(reason) or self._settled.overflows:
                 self.left.update(self._have)
                 self._have = []
         return [*buried, *self._give()]

@@ -50,9 +50,7 @@ class Settled:
     def give(self, id: str) -> None:
         """The peer has taken it, in a round."""
         self._take(id)
-        if not self._share.full:
-            self._share.settle(id not in self._given)
-            self._given.add(id)
+        self._remember(self._given, id)
 
     def push(self, id: str) -> None:
         """The same outside of a round."""

@@ -9,6 +9,7 @@ from link_driving import WALL, Drive
 from relay_model import HANG_UP, RelayModel
 
 from anabranch.core.nostr import Event
+from anabranch.replicate import room
 from anabranch.replicate.manner import Survey
 from anabranch.replicate.states import LinkState
 from anabranch.store.contract import LinkRecord
@@ -264,3 +265,57 @@ def test_a_relay_that_refuses_one_operation_is_not_read_whole_all_the_time():
     peer.on_event = taken
     drive.run(200)
     assert drive.link.caught_up and ours[0].id in peer.events
+
+
+def refusing(peer: Any, reason: str, what: str) -> Any:
+    """The relay refuses, with this reason, all in whose content there is this."""
+    taken = peer.on_event
+    peer.on_event = lambda raw: [["OK", raw["id"], False, reason]] if what in raw["content"] else taken(raw)
+    return peer
+
+
+@pytest.mark.parametrize("reason", ["error: no", "auth-required: only its author"])
+def test_one_operation_that_is_refused_keeps_no_later_one_from_a_relay_that_is_much_to_read(reason):
+    drive = Drive(refusing(Plain(notes(30), cap=100), reason, "bad"), direction="both").run(60)
+    drive.link._survey.due = drive.now + 20_000.0  # as if the last reading had taken minutes
+    drive.write(signed(content="bad", created_at=WALL)).run(60)
+    good = [signed(content=f"good {number}", created_at=WALL + number) for number in range(5)]
+    for event in good:
+        drive.write(event).run(60)
+    assert {event.id for event in good} <= drive.peer.events.keys()
+    assert drive.link.state is LinkState.LIVE and not drive.link.caught_up
+
+
+@pytest.mark.parametrize("direction", ["push", "both"])
+def test_what_is_refused_for_good_does_not_hide_what_was_refused_for_now(monkeypatch, direction):
+    monkeypatch.setattr(room, "PORTION", 2)
+    peer = Plain(notes(3), cap=100)
+    taken = peer.on_event
+    refusing(refusing(peer, "blocked: no", "never"), "rate-limited: later", "late")
+    ours = [signed(content="late", created_at=WALL - 5_000)]
+    ours += [signed(content=f"never {number}", created_at=WALL - 100 + number) for number in range(10)]
+    drive = Drive(peer, ours, direction=direction).run(120)
+    peer.on_event = taken
+    refusing(peer, "blocked: no", "never")
+    drive.run(3_600)
+    assert ours[0].id in peer.events
+    assert drive.link.caught_up
+
+
+def test_a_poll_does_not_read_the_whole_relay_because_of_what_it_refuses():
+    peer = refusing(Streamless(notes(30), cap=10), "auth-required: who are you", "bad")
+    drive = Drive(peer, [signed(content="bad", created_at=WALL - 50)], direction="both").run(300)
+    assert drive.link.state is LinkState.DEGRADED_POLL
+    drive.link._survey.due = drive.now + 10_000.0
+    read = len(peer.heard)
+    drive.run(900)
+    asked = [message[2] for message in peer.heard[read:] if message[0] == "REQ" and "page" in message[1]]
+    assert asked and all("since" in filter or filter["limit"] < 50 for filter in asked)
+
+
+def test_operations_that_are_refused_for_their_own_sake_do_not_hold_up_a_comparison():
+    peer = refusing(Plain(cap=2_000, nips=[1, 77]), "auth-required: only its author", "bad")
+    ours = [signed(content="bad" if number % 10 == 0 else "good", created_at=WALL - number) for number in range(600)]
+    drive = Drive(peer, ours, direction="both").run(60)
+    assert len(peer.events) == 540
+    assert len(drive.link.deferred) == 60

@@ -176,3 +176,30 @@ def test_where_there_is_no_room_to_remember_what_is_refused_the_link_goes_on_and
     assert not drive.link.caught_up
     assert len(drive.dials) == 1
     assert len([message for message in drive.peer.heard if message[0] == "EVENT"]) < 5_000
+
+
+class Leaky(LogPeer):
+    """Says yes to everything, and keeps nothing."""
+
+    def on_event(self, raw):
+        return [["OK", raw["id"], True, ""]]
+
+
+class LeakyPaged(Leaky):
+    @property
+    def information(self):
+        return {"supported_nips": [1]}
+
+
+@pytest.mark.parametrize("kind", [Leaky, LeakyPaged])
+def test_a_peer_that_keeps_nothing_is_not_given_it_all_the_time_though_there_is_no_room_to_remember(monkeypatch, kind):
+    monkeypatch.setattr(room, "LINK_IDS_MIN", 20)
+    shared = Room(most=0)
+    drive = Drive(kind(), OURS[:400], direction="push", room=shared)
+    for _ in range(360):
+        assert not drive.run(10).link.caught_up
+    assert drive.link.state is LinkState.LIVE
+    assert len([message for message in drive.peer.heard if message[0] == "EVENT"]) < 4_000
+    shared.most = 10_000
+    drive.run(1_800)
+    assert drive.link.caught_up, "there is room again"

@@ -112,10 +112,11 @@ class Page:
         outcomes = await self._host.store(self._fit.offers, lambda found: self._advance(checkpoint, found))
         arrivals = self._asked.arrivals
         stored = sum(isinstance(outcome, Stored) for outcome in outcomes)
+        here = await self._known_by_id(outcomes)
         declined = [
-            arrivals[place].event.id
+            id
             for place, outcome in zip(self._fit.places, outcomes, strict=True)
-            if not isinstance(outcome, Stored | Duplicate)  # which of those is known here, the store can say itself
+            if not isinstance(outcome, Stored) and (id := arrivals[place].event.id) not in here
         ]
         return Applied(
             self.number,
@@ -124,6 +125,17 @@ class Page:
             blocked=tuple(self._fit.blocked.values()),
             checkpoint=self._written,
         )
+
+    async def _known_by_id(self, outcomes: Sequence[Outcome]) -> set[str]:
+        """The duplicates that nobody needs to remember, since the store does: not a revision in another wrap."""
+        duplicates = [
+            (offer.operation.event.id, offer.operation.revision is not None)
+            for offer, outcome in zip(self._fit.offers, outcomes, strict=True)
+            if isinstance(outcome, Duplicate)
+        ]
+        wraps = [id for id, is_revision in duplicates if is_revision]
+        known = await self._host.read(lambda reader: reader.known(wraps)) if wraps else set()
+        return {id for id, is_revision in duplicates if not is_revision or id in known}
 
     async def _find_blocked(self) -> None:
         """What needs something that is neither here nor in the page waits, and all that comes with tokens after it."""

@@ -2,6 +2,7 @@
 
 import pytest
 from histories import KINDS, signed
+from revision_histories import revision
 from stores import SqliteBackend
 
 from anabranch.core import nostr
@@ -109,6 +110,15 @@ async def test_what_is_known_already_is_neither_remembered_nor_an_echo(host):
     result = await bring(page(host, event, first=5), host.record.pull)
     assert (result.stored, result.declined) == (0, ())
     assert host.record.pull.contiguous == token(5)
+
+
+async def test_a_revision_that_is_here_in_another_wrap_is_remembered_and_in_the_same_one_is_not(host):
+    made = revision()
+    wrap, twin = (signed(kind=made.kind, tags=made.tags, content="sealed", created_at=at) for at in (1_000, 1_001))
+    assert wrap.id != twin.id
+    await bring(page(host, wrap))
+    result = await bring(page(host, wrap, twin, first=2), host.record.pull)
+    assert (result.stored, result.declined) == (0, (twin.id,))
 
 
 async def test_what_could_not_be_checked_is_never_stored(host):

@@ -6,8 +6,9 @@ Calls come in (`opened`, `heard`, `tick`, the answers to `Load…` and `Apply`, 
 a connection the link first looks whether its checkpoint holds: in the peer's log by stream, epoch and position, with a
 relay that tells none of these by an operation that it must still have. Where it does not, or there is none, the two
 are reconciled by digest. Then the stream is followed, and the digests are compared again; only when nothing is found to
-differ is the link live, and only when all could be seen is it caught up. From time to time they are compared once more:
-a peer that withholds something is found out. With a relay that has no log a part is compared before each stream.
+differ but what the peer does not take now is the link live, and only when all could be seen and given is it caught up.
+From time to time they are compared once more: a peer that withholds something is found out. With a relay that has no
+log a part is compared before each stream.
 
 The checkpoint moves with the page it belongs to, in one transaction, through contiguous completion, within one log.
 A peer that breaks its word is named and left, and tried again after a pause that grows; nothing that it said moves the
@@ -158,7 +159,11 @@ class Link:
 
     @property
     def _quiet(self) -> bool:
-        return not self._intake.count and not self._intake.applying and (self.pusher is None or self.pusher.settled)
+        return not self._takes_in and (self.pusher is None or self.pusher.settled)
+
+    @property
+    def _takes_in(self) -> bool:
+        return self._intake.count > 0 or self._intake.applying
 
     @property
     def identity(self) -> Identity | None:
@@ -473,7 +478,7 @@ class Link:
     def _go_on_comparing(self, done: Round, now: float) -> list[Effect]:
         """A portion of what differs is closed: on to the next. What the peer does not take now is left for later."""
         if self._portions.are_in_vain(done.finding):
-            return self._accuse_of_withholding(done.finding.missing, now)
+            return self._accuse_of_withholding(done.finding.missing or done.finding.open, now)
         if done.pushes and not self._all_given(done):
             return [*self._save_push(all_given=False), *self._start_round(now, done.closes, pushes=False)]
         return self._start_round(now, done.closes, done.pushes)
@@ -697,9 +702,8 @@ class Link:
     @property
     def _may_compare(self) -> bool:
         """Whether nothing is under way that would show as a difference."""
-        pushes = self.pusher is not None and not self.pusher.rests
-        takes_in = self._intake.count or self._intake.applying
-        return not pushes and not takes_in and self.round is None and self.phase is Phase.STREAMING
+        rests = not self._takes_in and (self.pusher is None or self.pusher.rests)
+        return rests and self.round is None and self.phase is Phase.STREAMING
 
     @property
     def _awaits_peer(self) -> bool:

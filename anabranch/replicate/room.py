@@ -48,4 +48,3 @@ class Share:
     def end(self, open: int, more: bool) -> None:
         """A comparison of both sides is over: so many of what it found are open, and there is `more`, or not."""
         self._reach = 1 if not more else self._reach * FURTHER if 2 * open < self._found else self._reach
-        self.found(0)

@@ -1,12 +1,15 @@
 """What comparisons with a peer say one after the other."""
 
+import pytest
 from histories import signed
 from link_driving import Drive, LogPeer
 from relay_model import items
 
 from anabranch.core.negentropy import Reconciler
 from anabranch.core.nostr import Event
-from anabranch.replicate.comparisons import COMPARISONS_MAX, WITHHELD_MAX, Comparisons, Finding, Verdict
+from anabranch.replicate import room
+from anabranch.replicate.comparisons import COMPARISONS_MAX, WITHHELD_MAX, Comparisons, Finding, Portions, Verdict
+from anabranch.replicate.settled import Settled
 
 
 def ids(*names: str) -> frozenset[str]:
@@ -62,6 +65,38 @@ def test_a_peer_that_does_not_give_what_it_names_is_found_out_though_it_names_so
         verdict = comparisons.judge(Finding(ids(str(number)), ids(str(number)), missing=ids(str(number))))
     assert verdict is Verdict.DIFFERENT
     assert comparisons.stays == {str(WITHHELD_MAX - 1)}
+
+
+def test_portions_go_on_as_long_as_most_of_what_is_named_comes():
+    portions = Portions()
+    for number in range(3 * WITHHELD_MAX):
+        lacked = ids(*(f"{number}-{place}" for place in range(10)))
+        assert not portions.are_in_vain(Finding(lacked, lacked, missing=ids(f"{number}-0"), more=True))
+
+
+@pytest.mark.parametrize("missing", [("a", "b"), ()])
+def test_portions_that_bring_nothing_or_stay_the_same_end(missing):
+    portions, same = Portions(), Finding(ids("a", "b"), ids("a", "b"), missing=ids(*missing), more=True)
+    assert any(portions.are_in_vain(same) for _ in range(WITHHELD_MAX + 1))
+
+
+class Keeping(LogPeer):
+    """Says yes to what it is given, and keeps nothing of it."""
+
+    def on_event(self, raw):
+        return [["OK", raw["id"], True, ""]]
+
+
+def test_a_peer_whose_portions_stay_the_same_is_named_though_it_withholds_nothing(monkeypatch):
+    monkeypatch.setattr(room, "PORTION", 2)
+    monkeypatch.setattr(room, "FURTHER", 1)
+    monkeypatch.setattr(Settled, "give", lambda self, id: None)
+    theirs, ours = (
+        [signed(content=f"{whose} {number}", created_at=1_000 + number) for number in range(900)]
+        for whose in ("theirs", "ours")
+    )
+    drive = Drive(Keeping(theirs, frame=4_096), ours, direction="push").run(0)
+    assert "operations that it does not give or keep" in drive.noted[0].why
 
 
 class Later(LogPeer):

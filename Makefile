@@ -6,6 +6,8 @@ PYTHON ?= $(shell /usr/bin/python3 -c '$(FIT)' 2>/dev/null && echo /usr/bin/pyth
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+# The tests start hundreds of nodes and commands: what was compiled once is kept, whatever the environment says.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup run demo test test-all bench lint format lock clean
 

@@ -38,6 +38,7 @@ from anabranch.replicate.room import Room
 from anabranch.replicate.socket import Ended, Socket
 from anabranch.replicate.spec import LinkSpec, Timing
 from anabranch.store.contract import DeadLetter, LinkChange, LinkRecord, Reader, StoreError, Transition, Writer
+from anabranch.wire.address import discreet
 
 log = logging.getLogger(__name__)
 
@@ -461,7 +462,7 @@ class Following:
         return {
             "link": self.spec.name,
             "tenantDid": self._host.log.stream,
-            "remoteEndpoint": self.spec.peer,
+            "remoteEndpoint": discreet(self.spec.peer),
             "scopeId": self.spec.scope.id,
             "direction": str(self.spec.direction),
             "token": received.position if received is not None else None,

@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 from anabranch.core.token import ProgressToken
 from anabranch.replicate.explaining import lag_positions, lag_seconds
 from anabranch.replicate.states import LinkState
+from anabranch.wire.address import discreet
 
 if TYPE_CHECKING:
     from anabranch.replicate.links import Links
@@ -56,7 +57,7 @@ class Measures(Collector):
         for following in list(self._links.links.values()) if self._links is not None else ():
             assert self._links is not None
             link, own = following.link, self._links.host.log
-            labels = [own.stream, link.spec.peer, link.spec.scope.id, str(link.spec.direction)]
+            labels = [own.stream, discreet(link.spec.peer), link.spec.scope.id, str(link.spec.direction)]
             lags = [lag for lag in lag_positions(link, own).values() if lag is not None]
             values = {
                 "sync_link_state": _STATES[link.state],

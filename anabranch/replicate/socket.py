@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 import h11
 
 from anabranch.wire import frames
+from anabranch.wire.address import discreet
 
 MESSAGE_BYTES_MAX = 4 << 20
 UNTAKEN_BYTES_MAX = 256 << 10  # of messages that nobody has taken yet
@@ -235,7 +236,7 @@ def _wrong(answer: h11.InformationalResponse | h11.Response, key: str) -> str:
     """What is wrong with an answer to our wish for a websocket, in words; empty: nothing."""
     headers = dict(answer.headers)
     if 300 <= answer.status_code < 400 and b"location" in headers:
-        return f"the peer says that it is at {headers[b'location'].decode('latin-1')[:200]} now"
+        return f"the peer says that it is at {discreet(headers[b'location'].decode('latin-1'))[:200]} now"
     if answer.status_code != 101:
         return f"the peer answers HTTP {answer.status_code} where a websocket was asked for"
     agreed = headers.get(b"upgrade", b"").lower() == b"websocket" and b"sec-websocket-extensions" not in headers

@@ -32,6 +32,7 @@ def make(store: SqliteStore, target: Path) -> None:
     partial = target.with_name(target.name + ".partial")
     try:
         _remove(partial)
+        partial.touch(mode=0o600)  # access keys are in it
         store.backup(partial)
         _sync(partial)
         partial.replace(target)
@@ -50,7 +51,7 @@ def restore(source: Path, folder: Path, replace: bool = False) -> Log:
     if not source.is_file():
         raise StoreError(f"no backup at {source}")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not replace and any(path.name != LOCK for path in folder.iterdir()):
             raise NotEmpty(f"{folder} is not empty; --force puts the backup in the place of the store there")
         lock = take_lock(folder)

@@ -48,7 +48,7 @@ class Holder(msgspec.Struct):
 def take_lock(folder: Path) -> int:
     """Hold the folder's store, until the file that is returned is closed. `StoreBusy` when somebody else does."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # access keys lie there
         lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
         raise StoreError(f"cannot use {folder}: {error.strerror}; choose another with --data") from error

@@ -1,7 +1,8 @@
-"""Addresses of relays: one spelling for one relay."""
+"""Addresses of relays: one spelling for one relay, and what of it anybody may see."""
 
 from __future__ import annotations
 
+import hashlib
 from urllib.parse import urlsplit
 
 
@@ -18,3 +19,9 @@ def normalised(url: str) -> str | None:
     usual = {"ws": 80, "wss": 443}[parts.scheme.lower()]
     authority = shown if port in (None, usual) else f"{shown}:{port}"
     return f"{parts.scheme.lower()}://{authority}{parts.path or '/'}" + (f"?{parts.query}" if parts.query else "")
+
+
+def discreet(url: str) -> str:
+    """The address as anybody may see it: a query may be a password, so only a mark of it is left, to tell two apart."""
+    plain, _, query = url.partition("?")
+    return f"{plain}?({hashlib.sha256(url.encode()).hexdigest()[:8]})" if query else plain

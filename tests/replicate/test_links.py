@@ -1,10 +1,12 @@
 """Which links a node has: two commands at once, and a settings file that is read again."""
 
 import asyncio
+import re
 import time
 from types import SimpleNamespace
 
 import pytest
+from prometheus_client import CollectorRegistry, generate_latest
 
 from anabranch.config import LinkSettings, Settings
 from anabranch.core.scope import EVERYTHING
@@ -15,6 +17,7 @@ from anabranch.replicate import following
 from anabranch.replicate.explaining import lag_seconds
 from anabranch.replicate.link import Link
 from anabranch.replicate.links import LinkError, Links
+from anabranch.replicate.measuring import Measures
 from anabranch.replicate.spec import Direction, LinkSpec
 from anabranch.store.contract import StoreError
 
@@ -51,6 +54,21 @@ async def test_of_many_that_are_added_at_once_under_one_name_there_is_one(links,
     assert len(began) == 1
     await links.remove("up")
     assert links.links == {}
+
+
+async def test_a_query_in_an_address_is_shown_to_nobody_and_two_of_them_are_told_apart(links, caplog):
+    caplog.set_level("INFO", "anabranch.replicate")
+    for name, password in (("a", "hunter2"), ("b", "hunter3")):
+        await links.add(spec(name, peer=f"ws://127.0.0.1:9/?key={password}"))
+    registry = CollectorRegistry()
+    Measures(registry).watch(links)
+    await asyncio.sleep(0.1)
+    measured = generate_latest(registry).decode()
+    remotes = re.findall(r'sync_link_state\{[^}]*remote="([^"]*)"', measured)
+    told = [record.remoteEndpoint for record in caplog.records if hasattr(record, "remoteEndpoint")]
+    assert len(set(remotes)) == 2
+    assert set(told) == set(remotes), "nothing was told of a link that cannot be dialled"
+    assert not [shown for shown in remotes if "hunter" in shown or not shown.startswith("ws://127.0.0.1:9/?(")]
 
 
 async def test_one_that_was_added_by_command_gives_way_to_one_of_the_file_that_does_the_same(links):

@@ -195,6 +195,10 @@ async def test_a_peer_that_answers_pings_is_kept(monkeypatch):
         (b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n", "answers HTTP 403 where a websocket"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi", "answers HTTP 200 where a websocket"),
         (b"HTTP/1.1 301 Moved\r\nLocation: wss://b.example/\r\n\r\n", "says that it is at wss://b.example/ now"),
+        (
+            b"HTTP/1.1 301 Moved\r\nLocation: wss://b.example/?key=k\r\n\r\n",
+            r"is at wss://b.example/\?\([0-9a-f]{8}\) now",
+        ),
         (b"HTTP/1.1 101 X\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n", "is no websocket"),
         (b"HTTP/1.1 101 X\r\nUpgrade: tea\r\nConnection: Upgrade\r\n\r\n", "is no websocket"),
         (b"SSH-2.0-OpenSSH\r\n\r\n", "is no HTTP"),

@@ -67,6 +67,15 @@ def _try_to_open(folder: Path, answers) -> None:
         answers.put("busy")
 
 
+def test_what_holds_access_keys_is_for_its_owner_alone(folder: Path, tmp_path: Path):
+    store = SqliteStore.open(folder)
+    backup.make(store, tmp_path / "copy")
+    store.close()
+    backup.restore(tmp_path / "copy", tmp_path / "restored")
+    modes = [path.stat().st_mode & 0o777 for path in (folder, tmp_path / "copy", tmp_path / "restored")]
+    assert modes == [0o700, 0o600, 0o700]
+
+
 def test_a_second_process_is_turned_away(folder: Path):
     context = multiprocessing.get_context("spawn")
     answers = context.Queue()

@@ -18,7 +18,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 import msgspec
 from msgspec import Meta
 
-from anabranch.core import snapshots
+from anabranch.core import nostr, snapshots
 from anabranch.core.nostr import Limits
 from anabranch.core.operation import KindPolicy
 from anabranch.core.retention import DAYS_MAX, Mode, Policy, ReplayWindow
@@ -59,6 +59,9 @@ class RetentionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
         Natural | None,
         'fully deleted documents kept for one author, the oldest above go altogether; "none": all are kept',
     ) = 100
+    deleted_age_seconds: doc(
+        Natural, "what was deleted here so lately stays, however many there are: a stranger moves the floor no further"
+    ) = 0
     replay_count: doc(Positive | None, "positions of the log that stay replayable; unset: all") = None
     replay_age_seconds: doc(Positive | None, "age of the log that stays replayable; unset: any") = None
     replay_bytes: doc(Positive | None, "payload bytes of the log that stay replayable; unset: all") = None
@@ -67,7 +70,7 @@ class RetentionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
         days = self.payload_days
         if days is None and self.mode is Mode.CURRENT_ONLY:
             days = 0
-        return Policy(self.mode, self.recent_count, days, self.deleted_documents)
+        return Policy(self.mode, self.recent_count, days, self.deleted_documents, self.deleted_age_seconds)
 
     def window(self) -> ReplayWindow:
         return ReplayWindow(self.replay_count, self.replay_age_seconds, self.replay_bytes)
@@ -132,7 +135,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     name: doc(str, "the relay's name in NIP-11") = "Anabranch"
     description: doc(str, "the relay's description in NIP-11") = "A relay with changes feeds and reconciliation."
     contact: doc(str | None, "the operator's address in NIP-11") = None
-    pubkey: doc(str | None, "the operator's public key in NIP-11, hex") = None
+    pubkey: doc(Pubkey | None, "the operator's public key in NIP-11, hex") = None
     private: doc(bool, "only authenticated authors read and write, each their own") = False
     revision_writes: doc(
         Annotated[str, Meta(pattern="^(anybody|recipient)$")],
@@ -362,6 +365,12 @@ def _explain(error: str) -> str:
 
 
 def _check(settings: Settings) -> None:
+    for name in ("host", "data"):
+        if not getattr(settings, name).strip():  # an empty host would be every address of the machine
+            raise ConfigError(f"{name} is empty; leave it out for {getattr(Settings(), name)}")
+    url = settings.relay_url
+    if url is not None and not (url.startswith(("ws://", "wss://")) and nostr.authority(url)):
+        raise ConfigError("relay_url is no address: write wss://relay.example, as clients do")
     if settings.store and not settings.store.startswith(("postgresql://", "postgres://")):
         raise ConfigError("store is no address: write postgresql://USER:PASSWORD@HOST/DATABASE, or leave it empty")
     named: dict[int, str] = {}

@@ -241,6 +241,28 @@ def test_an_unknown_flag_is_an_error():
         load(environment={}, flags={"retention.days": 1})
 
 
+@pytest.mark.parametrize(
+    "flags, named",
+    [
+        ({"host": ""}, "host is empty; leave it out for 127.0.0.1"),
+        ({"data": " "}, "data is empty"),
+        ({"relay_url": "relay.example"}, "write wss://relay.example"),
+        ({"relay_url": "wss://"}, "write wss://relay.example"),
+        ({"relay_url": "https://relay.example"}, "write wss://relay.example"),
+        ({"pubkey": "npub1"}, "pubkey"),
+    ],
+)
+def test_an_address_that_is_none_is_refused_with_what_would_be_right(flags, named):
+    with pytest.raises(ConfigError) as refusal:
+        load(environment={}, flags=flags)
+    assert named in str(refusal.value)
+
+
+def test_an_empty_host_in_the_environment_does_not_open_the_node_to_the_network():
+    with pytest.raises(ConfigError, match="host is empty"):
+        load(environment={"ANABRANCH_HOST": ""})
+
+
 # --- settings that do not go together --------------------------------------------------------------------------------
 
 

@@ -199,6 +199,8 @@ def _caught_up(shell: Shell, node: Admin, name: str, timeout: float) -> dict[str
 
 def _line(one: dict[str, Any]) -> str:
     standing = "caught up" if one["caught_up"] else one["last_error"] or one["phase"]
+    if one["caught_up"] and one["unkept"]:
+        standing += f", but for {one['unkept']} that the peer does not keep"
     return f"{one['name']}  {one['direction']}  {one['peer']}  {one['state']}  {standing}"
 
 

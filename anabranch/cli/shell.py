@@ -1,7 +1,8 @@
 """What every command shares: settings, output, progress, and how it ends.
 
-Data goes to stdout and everything else to stderr. With `--json` stdout holds one JSON object, whatever happens. An
-error is one line that says what is wrong and what to do; a traceback is shown to those who ask with `--debug`.
+Data goes to stdout and everything else to stderr. With `--json` stdout holds one JSON object, whatever happens to a
+command once its line is understood. An error is one line that says what is wrong and what to do; a traceback is shown
+to those who ask with `--debug`.
 """
 
 from __future__ import annotations

@@ -96,8 +96,7 @@ class Following:
     async def stop(self) -> None:
         self.follower.stop()
         self._task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._task
+        await asyncio.wait([self._task])
         self._staging.discard()
         if self._connection is not None:
             await self._connection.close()
@@ -265,8 +264,7 @@ class _Connection:
 
     async def close(self) -> None:
         self._task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._task
+        await asyncio.wait([self._task])
 
     async def _run(self) -> None:
         try:

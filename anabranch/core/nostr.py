@@ -166,8 +166,10 @@ def expiration(event: Event) -> int | None:
 
 
 def authority(url: str) -> str:
-    """Host and port of a relay url: all that must agree where a url names a relay (NIP-42, NIP-62)."""
-    return url.lower().partition("://")[2].partition("/")[0]
+    """Host and port of a relay url: all that must agree where a url names a relay (NIP-42, NIP-62). "" for no url."""
+    scheme, _, rest = url.strip().lower().partition("://")
+    named = rest.partition("/")[0].partition("?")[0]
+    return named.removesuffix({"wss": ":443", "ws": ":80"}.get(scheme, ""))
 
 
 def is_replaceable(kind: int) -> bool:

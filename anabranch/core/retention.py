@@ -35,6 +35,7 @@ class Policy(msgspec.Struct, frozen=True):
     recent_count: int = 4  # in total, heads included
     payload_days: int | None = None
     deleted_documents: int | None = 100  # fully deleted documents kept for one author; None: all
+    deleted_age_seconds: int = 0  # what the log has told so lately stays, however many there are
 
     @property
     def compacts(self) -> bool:
@@ -94,12 +95,19 @@ class DeletedDocument(msgspec.Struct, frozen=True):
     last_position: Position  # the highest position of its operations and of their removals
 
 
-def forgettable(documents: Iterable[DeletedDocument], policy: Policy) -> list[DeletedDocument]:
-    """Which fully deleted documents of one author go altogether: the oldest above the cap."""
+def forgettable(
+    documents: Iterable[DeletedDocument], policy: Policy, recent: Position | None = None
+) -> list[DeletedDocument]:
+    """Which fully deleted documents of one author go altogether: the oldest above the cap.
+
+    The floor goes above what is forgotten, for every author. So nothing from `recent` on is: whoever deletes a lot, and
+    dates it back, sends nobody to a bootstrap who was here since.
+    """
     if policy.deleted_documents is None or policy.mode is Mode.FULL:
         return []
     newest_first = sorted(documents, key=lambda d: (d.deleted_at, d.document), reverse=True)
-    return newest_first[policy.deleted_documents :]
+    going = newest_first[policy.deleted_documents :]
+    return going if recent is None else [document for document in going if document.last_position < recent]
 
 
 def floor_after(floor: Position, tip: Position, forgotten: Iterable[DeletedDocument]) -> Position:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import gc
 import logging
 import os
@@ -328,7 +329,10 @@ async def _serve(
         await node.start()
     except OSError as error:
         place = f"{settings.host}:{settings.port}"
-        _refuse(f"cannot listen on {place}: {error.strerror}; another port goes with --port", 1, as_json)
+        other = (
+            "port goes with --port" if error.errno in (errno.EADDRINUSE, errno.EACCES) else "address goes with --host"
+        )
+        _refuse(f"cannot listen on {place}: {error.strerror}; another {other}", 1, as_json)
         await node.writer.stop()
         node.prover.close()
         store.close()

@@ -47,7 +47,6 @@ TURN_COUNT = 500  # messages taken in before what they brought is applied
 OWED_BYTES = 1 << 20
 KNOWN_AT_ONCE = 10_000
 FAILURES_NOTED_SECONDS = 60  # between two writes that would only say that it failed once more
-STOP_SECONDS = 2.0
 WRITE_AGAIN_SECONDS = 5.0  # after there was no room for it
 _event = msgspec.json.Decoder(Event).decode
 
@@ -125,8 +124,7 @@ class Following:
     async def stop(self) -> None:
         """Let go of the peer; what is being stored is stored."""
         self._task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._task
+        await _ended(self._task)
         await self._hang_up()
         self.link.release()
 
@@ -429,8 +427,7 @@ class Following:
         for task in (self._dialling, self._reader):
             if task is not None:
                 task.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await task
+                await _ended(task)
         self._dialling = self._reader = None
         await self._settle_pages()
         for said in self._inbox:
@@ -469,6 +466,16 @@ class Following:
             "contiguousToken": contiguous.position if contiguous is not None else None,
             **more,
         }
+
+
+async def _ended(task: asyncio.Task[None]) -> None:
+    """Wait for a task that was cancelled. Who waits may be cancelled too meanwhile: that goes on to whoever did it."""
+    try:
+        await task
+    except asyncio.CancelledError:
+        own = asyncio.current_task()
+        if own is not None and own.cancelling():
+            raise
 
 
 def _news(record: LinkRecord) -> tuple[Any, ...]:

@@ -39,11 +39,11 @@ class Intake:
         page = self.stream.page() if self.stream is not None else None
         return [] if page is None else [self._apply(*page)]
 
-    def of_round(self, running: Round | None, pending: Sequence[Pending], least: int) -> list[Effect]:
-        """What a round has fetched, once there is enough of it."""
-        if running is None or len(running.found) < least:
+    def of_round(self, running: Round | None, pending: Sequence[Pending]) -> list[Effect]:
+        """All that a round has fetched so far."""
+        if running is None or not running.found:
             return []
-        found, running.found = running.found, []
+        found, running.found, running.found_bytes = running.found, [], 0
         self.witness = next((one.event.id for one in reversed(found) if is_lasting(one.event.kind)), self.witness)
         if pending:  # what was pending may have come once more, and what it waited for with it
             tokens = {one.blocked.operation: one.token for one in pending}

@@ -565,7 +565,7 @@ class Link:
         if effects is None:
             return []
         self._await(now)
-        if more and not effects and (self.round is None or len(self.round.found) < self._timing.page_count):
+        if more and not effects and not self._fetched_a_page:
             return effects
         return self._go_on(effects, now)
 
@@ -631,10 +631,15 @@ class Link:
 
     def flush(self, now: float) -> list[Effect]:
         """The end of what has arrived for now: it is applied without waiting for more."""
-        return self._go_on([*self._intake.of_stream(), *self._fetched(1)], now)
+        return self._go_on([*self._intake.of_stream(), *self._fetched()], now)
 
-    def _fetched(self, least: int) -> list[Effect]:
-        return self._intake.of_round(self.round, self.pull.pending, least)
+    def _fetched(self) -> list[Effect]:
+        return self._intake.of_round(self.round, self.pull.pending)
+
+    @property
+    def _fetched_a_page(self) -> bool:
+        page, timing = self.round, self._timing
+        return page is not None and (len(page.found) >= timing.page_count or page.found_bytes >= timing.page_bytes)
 
     def applied(self, result: Applied, now: float) -> list[Effect]:
         """The answer to `Apply`: the page is on disk, and the checkpoint with it."""
@@ -669,10 +674,9 @@ class Link:
         """What follows from where things stand after a call."""
         if self.phase is Phase.OFFLINE:
             return effects
-        effects = [*effects, *self._fetched(self._timing.page_count)]
         done = self.round is not None and self.round.step is Step.DONE
-        if done:
-            effects += self._fetched(1)
+        if done or self._fetched_a_page:
+            effects = [*effects, *self._fetched()]
         if done and not self._intake.applying:
             effects += self._round_done(now)
         if self.pusher is not None and self.pusher.saves:

@@ -90,7 +90,8 @@ def check_keys(spec: LinkSpec) -> LinkSpec:
 
 
 def _named_after(peer: str, scope: Scope) -> str:
-    host = re.sub(r"[^A-Za-z0-9.]+", "-", peer.partition("://")[2]).strip("-.")[:48]
+    public = peer.partition("://")[2].partition("?")[0]  # a query may be a password
+    host = re.sub(r"[^A-Za-z0-9.]+", "-", public).strip("-.")[:48]
     return host if not scope.conditions() else f"{host}-{scope.id[:8]}"
 
 

@@ -69,7 +69,7 @@ class Measures(Collector):
                 values["sync_checkpoint_pull_received"] = _position(link.pull.received)
                 values["sync_checkpoint_pull_contiguous"] = _position(link.pull.contiguous)
             if link.spec.pushes:
-                values["sync_checkpoint_push_received"] = _position(link.pusher.at if link.pusher else None)
+                values["sync_checkpoint_push_received"] = _position(link.pusher.read if link.pusher else None)
                 values["sync_checkpoint_push_contiguous"] = _position(link.push.contiguous)
             for name, value in values.items():
                 if value is not None:

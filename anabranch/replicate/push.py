@@ -60,6 +60,11 @@ class Pusher:
         self.resume_at: float | None = None
 
     @property
+    def read(self) -> ProgressToken:
+        """How far our log was read."""
+        return self._next
+
+    @property
     def settled(self) -> bool:
         """All that was there when our log was last looked at is answered for."""
         return not (self._page or self._loading or self._stale or self.resume_at is not None)

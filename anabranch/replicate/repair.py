@@ -77,6 +77,7 @@ class Round:
         the peer is asked for what it completes. `named` is what it had the last time, as it said, and we lacked."""
         self.step = Step.LOADING
         self.found: list[Arrival] = []
+        self.found_bytes = 0
         """What has come and was not taken yet."""
         self.finding = Finding()
         """What was not equal, once it is known."""
@@ -209,6 +210,7 @@ class Round:
             if arrival.event.id in self._named:
                 self._brought.add(arrival.event.id)
             self.found.append(arrival)
+            self.found_bytes += len(arrival.raw)
 
     def _machine_finished(self) -> list[Effect]:
         machine, self._machine = self._machine, None

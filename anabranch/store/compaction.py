@@ -82,7 +82,7 @@ def steps(
             yield Vanish()
     yield from _expired(reader, now)
     if not horizons():  # a bootstrap under way still has to send their tombstones; the next run sees to them
-        yield from _forgettable(reader, policy)
+        yield from _forgettable(reader, policy, now)
     cutoff = policy.cutoff(now)
     after = b""
     while cutoff is not None and (documents := reader.candidates(after, cutoff, DOCUMENTS_A_STEP)):
@@ -118,11 +118,13 @@ def _expired(reader: Reader, now: int) -> Iterator[Step]:
         yield Expire(now, some, size * some // count)
 
 
-def _forgettable(reader: Reader, policy: Policy) -> Iterator[Step]:
+def _forgettable(reader: Reader, policy: Policy, now: int) -> Iterator[Step]:
     if policy.deleted_documents is None:
         return
+    age = policy.deleted_age_seconds
+    recent = reader.window_floor(ReplayWindow(age_seconds=age), now * 1000) if age else None
     for author in reader.crowded_authors(policy.deleted_documents):
-        deleted = retention.forgettable(reader.deleted_documents(author), policy)
+        deleted = retention.forgettable(reader.deleted_documents(author), policy, recent)
         if not deleted:
             continue
         log = reader.log()

@@ -253,6 +253,19 @@ def test_deleted_documents_above_the_cap_go_altogether_after_the_floor_has_moved
     assert run(opened, Policy(deleted_documents=3)).forgotten_documents == 0
 
 
+def test_what_was_deleted_lately_stays_whatever_its_date_and_number(opened: Opened):
+    """Else anybody could send everybody to a bootstrap at every compaction, with one tombstone that is dated back."""
+    opened.append(*tombstones(5))
+    backdated = snapshot("doc-x", {"a": 1}, deletes=True, created_at=1)
+    opened.append(backdated, received_at=60_000)
+    policy = Policy(deleted_documents=3, deleted_age_seconds=60)
+    assert run(opened, policy, now=119).forgotten_documents == 2
+    assert opened.reader.log().floor == 5
+    assert opened.reader.state(backdated.id) is not None
+    assert run(opened, policy, now=121).forgotten_documents == 1
+    assert opened.reader.state(backdated.id) is None
+
+
 def test_nothing_is_forgotten_while_the_floor_stands_below_it(opened: Opened):
     opened.append(*tombstones(1))
     document = opened.facts()[0].document

@@ -109,6 +109,20 @@ def test_a_port_that_is_taken_is_told_in_one_line(node: Node, tmp_path: Path) ->
     assert str(node.port) in answer.stderr and "Traceback" not in answer.stderr
 
 
+def test_an_address_that_is_none_is_told_with_what_to_change(tmp_path: Path) -> None:
+    own = Node(tmp_path / "nowhere")
+    answer = subprocess.run(
+        [ANABRANCH, "serve", "--host", "256.1.1.1", "--port", str(own.port), "--data", str(own.data)],
+        env=own.env,
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
+    )
+    assert answer.returncode != 0
+    assert "another address goes with --host" in answer.stderr and "Traceback" not in answer.stderr
+
+
 def test_two_nodes_cannot_share_one_store(node: Node) -> None:
     second = Node(node.data)
     answer = subprocess.run(

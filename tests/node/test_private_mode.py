@@ -147,6 +147,19 @@ async def test_authentication_belongs_to_one_connection(
     assert (await member.next(("OK", replayed["id"])))[2] is False
 
 
+async def test_an_answer_that_was_made_for_another_relay_is_refused(
+    start_node: Callable[..., Node], connect: Callable, author: Author
+) -> None:
+    own = start_node(env={"PRIVATE": "true", "RELAY_URL": "wss://relay.example:443/inbox"})
+    client = await connect(own)
+    challenge = await client.challenge()
+    for url in ("wss://other.example/", "wss://relay.example:8443/", "relay.example", "x", "wss://relay.example.evil/"):
+        ok = await client.authenticate(author, challenge, url)
+        assert (ok.accepted, ok.message) == (False, "invalid: the relay tag does not name this relay"), url
+    for url in ("wss://relay.example", "wss://Relay.Example:443/"):
+        assert (await client.authenticate(author, challenge, url)).accepted, url
+
+
 async def test_an_answer_that_proves_nothing_is_refused(
     private_node: Node, stranger: RelayClient, author: Author
 ) -> None:

@@ -1,9 +1,14 @@
 """A slow disk stops the sockets: memory stays where it is, whatever the peers send."""
 
 import asyncio
+import json
+from types import SimpleNamespace
 
 import pytest
+from histories import signed
 
+from anabranch.core.negentropy import Items
+from anabranch.core.nostr import serialise
 from anabranch.core.scope import EVERYTHING
 from anabranch.core.token import Log, Position
 from anabranch.replicate import budget, dialling
@@ -13,6 +18,7 @@ from anabranch.replicate.spec import Direction, LinkSpec
 from anabranch.store.contract import LinkRecord
 
 MESSAGE = 100_000
+WALL = 1_800_000_000
 
 
 class Flood:
@@ -69,6 +75,61 @@ async def test_links_together_hold_no_more_than_is_set_however_slow_the_disk_is(
     assert links.budget.held <= 3_000_000 + 20 * (MESSAGE + 100)
     await asyncio.sleep(0.2)
     assert sum(flood.read for flood in floods) == read
+    await links.stop()
+    assert links.budget.held == 0
+
+
+class Archive(Flood):
+    """A plain relay that answers with large events as fast as they are read."""
+
+    def __init__(self):
+        super().__init__()
+        self._asked = asyncio.Event()
+
+    async def send(self, messages):
+        for message in messages:
+            verb, self.name, *_ = json.loads(message)
+            if verb == "REQ":
+                self._asked.set()
+
+    async def receive(self):
+        await self._asked.wait()
+        await asyncio.sleep(0)
+        self.read += 1
+        large = signed(content="x" * MESSAGE, created_at=WALL - self.read)
+        return [b'["EVENT","%s",%s]' % (self.name.encode(), serialise(large))]
+
+
+class NothingProven(StuckHost):
+    async def items(self, filter):
+        return Items.build([], b""), self.log
+
+    def __init__(self):
+        self.gives_up = asyncio.Event()
+
+    async def prove(self, proofs):
+        await self.gives_up.wait()
+
+    def operation(self, event, raw):
+        return SimpleNamespace(event=event, raw=raw, ephemeral=False, revision=None)
+
+
+async def test_what_a_comparison_fetches_stops_the_socket_too(monkeypatch):
+    monkeypatch.setattr(budget, "LINK_BYTES_MAX", 3_000_000)
+    archive = Archive()
+
+    async def dial(url):
+        return {"supported_nips": [1]}, archive
+
+    monkeypatch.setattr(dialling, "dial", dial)
+    loop = asyncio.get_running_loop()
+    host = NothingProven()
+    links = Links(host, clock=loop.time, wall=lambda: WALL, share=lambda: 0.5)
+    links._begin(LinkSpec("l", "ws://p/", EVERYTHING, Direction.PULL), LinkRecord("l", "ws://p/", "pull"))
+    await asyncio.sleep(1)
+    assert 20 <= archive.read <= (3_000_000 + (1 << 20)) // MESSAGE + 2, "a page more than it may hold"
+    assert links.budget.held >= 2_000_000
+    host.gives_up.set()
     await links.stop()
     assert links.budget.held == 0
 

@@ -153,6 +153,7 @@ def test_what_a_link_measures_carries_the_names_of_the_seed(start_node):
         "sync_checkpoint_push_received",
         "sync_checkpoint_push_contiguous",
         "sync_inflight_events",
+        "sync_lag_positions",
         "sync_lag_seconds",
     ):
         assert f'{name}{{direction="both",remote="{source.url}",scope="' in metrics

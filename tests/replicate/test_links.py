@@ -16,7 +16,7 @@ from anabranch.node.linking import Reloading, link_specs
 from anabranch.replicate import following
 from anabranch.replicate.explaining import lag_seconds
 from anabranch.replicate.link import Link
-from anabranch.replicate.links import LinkError, Links
+from anabranch.replicate.links import LinkError, Links, spec_of
 from anabranch.replicate.measuring import Measures
 from anabranch.replicate.spec import Direction, LinkSpec
 from anabranch.store.contract import StoreError
@@ -69,6 +69,36 @@ async def test_a_query_in_an_address_is_shown_to_nobody_and_two_of_them_are_told
     assert len(set(remotes)) == 2
     assert set(told) == set(remotes), "nothing was told of a link that cannot be dialled"
     assert not [shown for shown in remotes if "hunter" in shown or not shown.startswith("ws://127.0.0.1:9/?(")]
+
+
+class QuickHost(SlowHost):
+    async def write(self, job):
+        pass
+
+
+@pytest.mark.parametrize("turns", range(4))
+async def test_a_link_that_is_just_hanging_up_ends_when_it_is_stopped(turns):
+    links = Links(QuickHost(), clock=asyncio.get_running_loop().time, wall=lambda: 1_800_000_000, share=lambda: 0.5)
+
+    async def silent(reader, writer):
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(silent, "127.0.0.1", 0) as server:
+        peer = f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+        one = await links.add(spec("a", peer=peer))
+        await asyncio.sleep(0.05)
+        await links.command("a", "pause")
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        removing = asyncio.create_task(links.remove("a"))
+        await asyncio.wait([removing], timeout=2)  # a timeout would cancel it, and who waits for it with it
+        assert removing.done()
+        assert one._task.done()
+
+
+def test_a_link_is_not_named_after_the_query_of_its_address():
+    assert spec_of({"peer": "wss://r.example/inbox?key=hunter2"}).name == "r.example-inbox"
 
 
 async def test_one_that_was_added_by_command_gives_way_to_one_of_the_file_that_does_the_same(links):

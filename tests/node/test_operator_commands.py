@@ -3,6 +3,7 @@
 import asyncio
 import json
 import sqlite3
+import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -95,50 +96,40 @@ def test_an_unknown_setting_is_an_error_that_names_the_nearest(tmp_path: Path, s
     assert "ANABRANCH_PRIVATE" in answer.stderr and "Traceback" not in answer.stderr
 
 
+def words_of_a_node_that_does_not_start(own: Node, port: int, host: str = "127.0.0.1") -> str:
+    command = [ANABRANCH, "serve", "--host", host, "--port", str(port), "--data", str(own.data)]
+    answer = subprocess.run(command, env=own.env, capture_output=True, text=True, timeout=20, check=False)
+    assert answer.returncode != 0 and "Traceback" not in answer.stderr
+    return answer.stderr
+
+
 def test_a_port_that_is_taken_is_told_in_one_line(node: Node, tmp_path: Path) -> None:
-    own = Node(tmp_path / "second")
-    answer = subprocess.run(
-        [ANABRANCH, "serve", "--host", "127.0.0.1", "--port", str(node.port), "--data", str(own.data)],
-        env=own.env,
-        capture_output=True,
-        text=True,
-        timeout=20,
-        check=False,
-    )
-    assert answer.returncode != 0
-    assert str(node.port) in answer.stderr and "Traceback" not in answer.stderr
+    words = words_of_a_node_that_does_not_start(Node(tmp_path / "second"), node.port)
+    assert str(node.port) in words and "another port goes with --port" in words
 
 
 def test_an_address_that_is_none_is_told_with_what_to_change(tmp_path: Path) -> None:
     own = Node(tmp_path / "nowhere")
-    answer = subprocess.run(
-        [ANABRANCH, "serve", "--host", "256.1.1.1", "--port", str(own.port), "--data", str(own.data)],
-        env=own.env,
-        capture_output=True,
-        text=True,
-        timeout=20,
-        check=False,
-    )
-    assert answer.returncode != 0
-    assert "another address goes with --host" in answer.stderr and "Traceback" not in answer.stderr
+    assert "another address goes with --host" in words_of_a_node_that_does_not_start(own, own.port, "256.1.1.1")
 
 
 def test_two_nodes_cannot_share_one_store(node: Node) -> None:
     second = Node(node.data)
-    answer = subprocess.run(
-        [ANABRANCH, "serve", "--host", "127.0.0.1", "--port", str(second.port), "--data", str(node.data)],
-        env=second.env,
-        capture_output=True,
-        text=True,
-        timeout=20,
-        check=False,
-    )
-    assert answer.returncode != 0 and "Traceback" not in answer.stderr
+    assert "in use" in words_of_a_node_that_does_not_start(second, second.port)
 
 
 def test_an_idle_node_stops_at_once_with_zero(start_node: Callable[..., Node]) -> None:
     own = start_node()
     assert own.stop() == 0
+    own.verify()
+
+
+def test_ctrl_c_stops_a_node_as_cleanly(start_node: Callable[..., Node]) -> None:
+    own = start_node()
+    assert own.process is not None
+    own.process.send_signal(signal.SIGINT)
+    assert own.process.wait(10) == 0
+    assert "everything acknowledged is on disk" in own.log_tail()
     own.verify()
 
 

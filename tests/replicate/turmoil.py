@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from authors import Author
-from nodes import caught_up, explained, fill_disk, free_disk, ids, until
+from nodes import SECONDS_MAX, caught_up, explained, fill_disk, free_disk, ids, until
 from processes import Node
 from proxy import Proxy
 from sockets import ConnectionEnded, RelayClient
@@ -60,11 +60,16 @@ async def stalled(proxy: Proxy, seconds: float) -> None:
 
 
 async def doubled(proxy: Proxy, seconds: float) -> None:
-    """Until it has happened: to the question who is there, and to what follows."""
+    """Until it has happened: to the question who is there, and to what follows.
+
+    A connection that is being made outlives a cut, and then the question was asked before: so cut again.
+    """
     enough = proxy.repeated + 2
     proxy.repeat()
-    proxy.cut()
-    await asyncio.to_thread(until, lambda: proxy.repeated >= enough, "doubled connections")
+    async with asyncio.timeout(SECONDS_MAX):
+        while proxy.repeated < enough:
+            proxy.cut()
+            await asyncio.sleep(1.0)
     await asyncio.sleep(seconds)
     proxy.repeat(False)
 

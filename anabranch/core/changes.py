@@ -20,7 +20,7 @@ from anabranch.core.nostr import KIND_MAX, TIMESTAMP_MAX, Invalid, is_hex
 from anabranch.core.operation import Action, Family, Operation, Removal
 from anabranch.core.revisions import GIFT_WRAP
 from anabranch.core.snapshots import in_range
-from anabranch.core.token import START, Gap, GapReason, Position
+from anabranch.core.token import START, Gap, GapReason, Log, Position, ProgressToken
 
 ONE_AUTHOR = "snapshot CHANGES currently requires exactly one author"
 ONE_RECIPIENT = "revision CHANGES currently requires exactly one #p recipient"
@@ -94,6 +94,8 @@ class ChangesRequest(msgspec.Struct, frozen=True):
     limit: int | None = None
     live: bool = False
     include_compacted: bool = False
+    token: ProgressToken | None = None
+    """Where `since` is to be understood, if the reader says: the log's own stream and epoch, or it is a gap."""
 
 
 def for_revisions(raw: Mapping[str, Any]) -> bool:
@@ -114,6 +116,8 @@ def parse(raw: Mapping[str, Any], values_max: int) -> ChangesRequest:
                 fields["mode"] = Mode(value)
             case "since" | "until_seq":
                 fields["until" if key == "until_seq" else key] = Position(integer(key, value, TIMESTAMP_MAX))
+            case "token":
+                fields["token"] = _token(value)
             case "limit":
                 fields["limit"] = integer(key, value, TIMESTAMP_MAX)
             case "live" | "include_compacted":
@@ -122,6 +126,10 @@ def parse(raw: Mapping[str, Any], values_max: int) -> ChangesRequest:
                 fields[key] = value
             case _:
                 conditions[key] = value
+    if (token := fields.get("token")) is not None:
+        if "since" in fields or fields["mode"] in (Mode.BOOTSTRAP, Mode.COMPACTED):
+            raise Invalid("a token stands in the place of since, in a feed that can be resumed")
+        fields["since"] = token.position
     if fields["mode"] is Mode.LOG:
         if "until" in conditions:
             raise Invalid("a log feed ends at until_seq; it knows no until")
@@ -136,6 +144,15 @@ def parse(raw: Mapping[str, Any], values_max: int) -> ChangesRequest:
             raise Invalid("a revision feed has no bootstrap mode; its bootstrap is NEG-OPEN")
         return ChangesRequest(query=revision_query(conditions, values_max, ONE_RECIPIENT), **fields)
     return ChangesRequest(query=_snapshot_query(conditions, values_max), **fields)
+
+
+def _token(value: Any) -> ProgressToken:
+    try:
+        token = ProgressToken.from_wire(value)
+    except ValueError as error:
+        raise Invalid(str(error)) from None
+    integer("the position of a token", token.position, TIMESTAMP_MAX)
+    return token
 
 
 def _snapshot_query(raw: Mapping[str, Any], values_max: int) -> SnapshotQuery:
@@ -230,8 +247,13 @@ def _matches_revision(query: RevisionQuery, change: Operation | Removal) -> bool
     )
 
 
-def gap_text(gap: Gap) -> str:
+def gap_text(gap: Gap, log: Log) -> str:
     """The words of an ERR for a checkpoint that is of no use; a client then bootstraps."""
-    if gap.reason is GapReason.TOKEN_TOO_NEW:
-        return f"checkpoint too new: max_seq is {gap.latest}"
+    match gap.reason:
+        case GapReason.TOKEN_TOO_NEW:
+            return f"checkpoint too new: max_seq is {gap.latest}"
+        case GapReason.STREAM_MISMATCH:
+            return f"checkpoint of another stream: stream_id is {log.stream}"
+        case GapReason.EPOCH_MISMATCH:
+            return f"checkpoint of another epoch: epoch is {log.epoch}"
     return f"checkpoint too old: min_seq is {gap.oldest}"

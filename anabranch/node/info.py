@@ -46,6 +46,7 @@ def information(settings: Settings, log: Log, policy: Policy, oldest_mtime: int 
             "stream_id": log.stream,
             "epoch": log.epoch,
             "log": True,
+            "tokens": True,
         },
         "snapshot_sync": {
             "changes_feed": True,

@@ -43,6 +43,8 @@ class Peer(msgspec.Struct, frozen=True):
     tells_tip: bool
     reconciles: bool | None = None
     """Whether it says to speak NIP-77; None where it says nothing."""
+    takes_tokens: bool = False
+    """Whether its log can be asked for by stream and epoch too, so that it is surely the one that it told of."""
     message_bytes_max: int | None = None
     authenticates: bool = False
     """Whether it says that it serves only those whom it knows (NIP-42)."""
@@ -71,6 +73,7 @@ def identify(information: Mapping[str, Any], url: str, scope: Scope) -> Peer:
         ),
         tells_epoch=positioned and bool(epoch),
         tells_tip=positioned and tip is not None,
+        takes_tokens=feed.get("tokens") is True and (feed.get("stream_id"), feed.get("epoch")) == (stream, epoch),
         reconciles=77 in nips if isinstance(nips, list) else None,
         message_bytes_max=_count(limitation.get("max_message_length")) or None,
         authenticates=limitation.get("auth_required") is True,
@@ -116,7 +119,12 @@ def resume_gap(peer: Peer, epoch: str, known: ProgressToken) -> GapReason | None
 
 def refused_for(reason: str) -> GapReason | None:
     """The gap that a peer means by the words in which it refuses its stream."""
-    words = {"checkpoint too old": GapReason.TOKEN_TOO_OLD, "checkpoint too new": GapReason.TOKEN_TOO_NEW}
+    words = {
+        "checkpoint too old": GapReason.TOKEN_TOO_OLD,
+        "checkpoint too new": GapReason.TOKEN_TOO_NEW,
+        "checkpoint of another epoch": GapReason.EPOCH_MISMATCH,
+        "checkpoint of another stream": GapReason.STREAM_MISMATCH,
+    }
     return next((missed for said, missed in words.items() if reason.startswith(said)), None)
 
 
@@ -138,9 +146,11 @@ def request(peer: Peer, scope: Scope, name: str, resume: ProgressToken | None, w
         # there are relays that go by the last limit alone.
         lately = {**scope.filter(), "since": overlapping(resume, wall)}
         return dialogue.req(name, {**scope.filter(), "limit": 1}, lately)
-    since = resume.position if resume is not None else 0
+    since = resume.position if resume is not None else START
     if peer.kind is PeerKind.LOG:
-        return dialogue.changes(name, {"mode": "log", "since": since, "live": True, **scope.filter()})
+        token = ProgressToken(peer.log.stream, peer.log.epoch, since)
+        after = {"token": token.to_wire()} if peer.takes_tokens else {"since": since}
+        return dialogue.changes(name, {"mode": "log", **after, "live": True, **scope.filter()})
     mode = {} if scope.recipients is not None else {"mode": "tail"}
     return dialogue.changes(name, {**mode, "since": since, "live": True, **scope.filter()})
 

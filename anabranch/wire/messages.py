@@ -66,8 +66,9 @@ def changes_eose(subscription: str, position: Position) -> bytes:
     return encode(("CHANGES", subscription, "EOSE", position))
 
 
-def changes_error(subscription: str, text: str) -> bytes:
-    return encode(("CHANGES", subscription, "ERR", text))
+def changes_error(subscription: str, text: str, gap: dict[str, Any] | None = None) -> bytes:
+    """With the gap in tokens for those who asked with one."""
+    return encode(("CHANGES", subscription, "ERR", text, *(() if gap is None else (gap,))))
 
 
 def changes_deleted(subscription: str, position: Position, id: str, reason: str) -> bytes:

@@ -11,7 +11,7 @@ from anabranch.core.changes import ChangesRequest, Mode, SnapshotQuery
 from anabranch.core.nostr import Invalid
 from anabranch.core.operation import Action
 from anabranch.core.snapshots import NOTE
-from anabranch.core.token import Log, gap
+from anabranch.core.token import Log, ProgressToken, gap, token_gap
 
 A = AUTHORS[0]
 
@@ -82,5 +82,37 @@ def test_a_feed_carries_snapshots_only():
 
 
 def test_the_words_of_a_gap_tell_the_client_where_to_begin():
-    assert changes.gap_text(gap(Log("s", "e", 5, 9), 0)) == "checkpoint too old: min_seq is 5"
-    assert changes.gap_text(gap(Log("s", "e", 5, 9), 10)) == "checkpoint too new: max_seq is 9"
+    log = Log("s", "e", 5, 9)
+    assert changes.gap_text(gap(log, 0), log) == "checkpoint too old: min_seq is 5"
+    assert changes.gap_text(gap(log, 10), log) == "checkpoint too new: max_seq is 9"
+    other_epoch, other_stream = ProgressToken("s", "f", 6), ProgressToken("t", "e", 6)
+    assert changes.gap_text(token_gap(log, other_epoch), log) == "checkpoint of another epoch: epoch is e"
+    assert changes.gap_text(token_gap(log, other_stream), log) == "checkpoint of another stream: stream_id is s"
+
+
+TOKEN = {"streamId": "s", "epoch": "e", "position": "12", "messageCid": ""}
+
+
+@pytest.mark.parametrize(
+    "mode", [{"mode": "log"}, {"authors": [A]}, {"#p": [A]}], ids=["log", "snapshots", "revisions"]
+)
+def test_a_token_stands_in_the_place_of_since(mode):
+    request = parse({**mode, "token": TOKEN})
+    assert (request.since, request.token) == (12, ProgressToken("s", "e", 12))
+
+
+@pytest.mark.parametrize(
+    ("token", "rest"),
+    [
+        (TOKEN, {"since": 12}),
+        (TOKEN, {"mode": "bootstrap"}),
+        ("12", {}),
+        ({**TOKEN, "position": 12}, {}),
+        ({**TOKEN, "position": "-1"}, {}),
+        ({**TOKEN, "position": "9" * 20}, {}),
+        ({"position": "12"}, {}),
+    ],
+)
+def test_a_token_that_is_none_or_where_none_belongs_is_refused(token, rest):
+    with pytest.raises(Invalid):
+        parse({"authors": [A], "token": token, **rest})

@@ -250,7 +250,7 @@ class RelayClient:
             match frame:
                 case ["CHANGES", _, "EOSE", seq]:
                     feed.eose = seq
-                case ["CHANGES", _, "ERR", message] | ["CLOSED", _, message]:
+                case ["CHANGES", _, "ERR", message, *_] | ["CLOSED", _, message]:
                     feed.error = message
         return feed
 

@@ -17,6 +17,33 @@ async def test_the_log_is_replayed_in_order_and_goes_on_live_with_every_family(s
     assert await client.next_change("l") == (4, later)
 
 
+async def test_a_token_of_this_log_resumes_and_one_of_another_gets_the_gap_in_tokens(start_node, connect, author):
+    node = start_node()
+    client = await connect(node)
+    await client.store(*(author.event(content=str(number)) for number in range(3)))
+    told = node.info()["changes_feed"]
+    assert told["tokens"] is True
+    token = {"streamId": told["stream_id"], "epoch": told["epoch"], "position": "1", "messageCid": ""}
+    assert (await client.changes({"mode": "log", "token": token})).seqs == [2, 3]
+    for changed, reason in (
+        ({"epoch": "another"}, "epoch_mismatch"),
+        ({"streamId": "another"}, "stream_mismatch"),
+        ({"position": "9"}, "token_too_new"),
+    ):
+        asked = {**token, **changed}
+        feed = await client.changes({"mode": "log", "token": asked, "live": True})
+        assert feed.error is not None and not feed.ids
+        available = {"streamId": told["stream_id"], "epoch": told["epoch"], "messageCid": ""}
+        assert feed.frames[-1][4] == {
+            "requested": asked,
+            "oldestAvailable": {**available, "position": "1"},
+            "latestAvailable": {**available, "position": "3"},
+            "reason": reason,
+        }
+    bare = await client.changes({"mode": "log", "since": 9})
+    assert bare.frames[-1][3:] == ["checkpoint too new: max_seq is 3"]
+
+
 async def test_only_what_the_filter_matches_is_carried_and_the_end_is_the_tip(start_node, connect, author):
     node = start_node()
     client = await connect(node)

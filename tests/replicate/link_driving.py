@@ -58,7 +58,10 @@ class LogPeer(RelayModel):
         return ["CHANGES", name, "EVENT", position, json.loads(nostr.serialise(event))]
 
     def on_changes(self, name: str, asked: dict[str, Any]) -> list[Any]:
-        since = asked["since"]
+        token = asked.get("token")
+        if token is not None and token["epoch"] != self.epoch:
+            return [["CHANGES", name, "ERR", f"checkpoint of another epoch: epoch is {self.epoch}", {}]]
+        since = asked["since"] if token is None else int(token["position"])
         if since < self.floor - 1:
             return [["CHANGES", name, "ERR", f"checkpoint too old: min_seq is {self.floor}"]]
         if since > len(self.log):

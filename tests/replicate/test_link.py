@@ -61,6 +61,29 @@ def test_a_resumed_link_asks_from_its_checkpoint_and_compares():
     assert set(drive.store) == {event.id for event in events}
 
 
+def test_a_log_that_was_restored_after_it_told_of_itself_is_a_gap_and_not_followed():
+    class Restored(LogPeer):
+        """On its first connection it is of another epoch than it has just said."""
+
+        @property
+        def information(self):
+            told = super().information
+            feed = {**told["changes_feed"], "tokens": True}
+            return {**told, "changes_feed": feed | ({"epoch": "epoch-0"} if self.connections <= 1 else {})}
+
+    events = notes(9)
+    record = resumed(6, events[5].id, epoch="epoch-0")
+    drive = Drive(Restored(events), events[:6], record=record)
+    drive.run(1)
+    asked = [frame[2]["token"] for frame in drive.peer.heard if frame[0] == "CHANGES"]
+    assert asked[0] == {"streamId": "stream-1", "epoch": "epoch-0", "position": "6", "messageCid": ""}
+    assert drive.link.gap["reason"] == "epoch_mismatch"
+    drive.run(60)
+    assert drive.link.caught_up
+    assert drive.link.pull.contiguous.epoch == "epoch-1"
+    assert set(drive.store) == {event.id for event in events}
+
+
 def test_what_comes_live_moves_the_checkpoint_with_its_page():
     drive = Drive(LogPeer(notes(3))).run(1)
     drive.say(*drive.peer.add(*notes(4, 3)))

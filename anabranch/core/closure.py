@@ -6,7 +6,8 @@ before their revisions is only the better order to send them in: a relay in betw
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -28,6 +29,26 @@ class Dependency(msgspec.Struct, frozen=True):
 def dependencies(operation: Operation) -> tuple[Dependency, ...]:
     """What must be here before an operation is. None of today's families asks for anything."""
     return ()
+
+
+def blocked(page: Mapping[str, Iterable[Dependency]], here: Collection[str]) -> dict[str, Dependency]:
+    """What of a page, by id, cannot be applied, and the need that keeps it back; all the rest can, together.
+
+    What a page does not bring and what is not here is missing; so is, for others, what is itself kept back.
+    """
+    needed_by: dict[str, list[tuple[str, Dependency]]] = {}
+    for id, needs in page.items():
+        if id not in here:
+            for need in needs:
+                needed_by.setdefault(need.id, []).append((id, need))
+    missing = deque(id for id in needed_by if id not in here and id not in page)
+    found: dict[str, Dependency] = {}
+    while missing:
+        for id, need in needed_by.get(missing.popleft(), ()):
+            if id not in found:
+                found[id] = need
+                missing.append(id)
+    return found
 
 
 def dependencies_first(

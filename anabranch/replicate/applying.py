@@ -1,19 +1,20 @@
-"""Applying what a peer sent: our own rules, then proof, then one transaction with the checkpoint.
+"""Applying what a peer sent: proof, then our own rules, then one transaction with the checkpoint.
 
-Nothing is stored unproven. What our rules refuse becomes a dead letter, with its reason; what is known already, in
-whatever form, or superseded, is declined. A page with a forged event stores nothing at all and moves nothing.
+Nothing is stored unproven, nor written down as refused. What our rules refuse becomes a dead letter, with its reason;
+what is known already, in whatever form, or superseded, is declined. A page with a forged event stores nothing at all
+and moves nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Container, Sequence
 from typing import Protocol, TypeVar
 
 import msgspec
 
 from anabranch.core import nostr
 from anabranch.core.checkpoint import Blocked, Checkpoint
-from anabranch.core.closure import dependencies
+from anabranch.core.closure import blocked, dependencies
 from anabranch.core.filter import Filter
 from anabranch.core.negentropy import Items
 from anabranch.core.nostr import Event, Invalid
@@ -94,15 +95,16 @@ class Page:
 
     async def prove(self) -> None:
         """Raises `StoreError` when it could not be checked: that is never a yes."""
-        self._fit = _fit(self._host, self._asked.arrivals)
-        if self._fit.offers:
-            proofs = nostr.proofs(offer.operation.event for offer in self._fit.offers)
-            held = await self._host.prove(proofs)
-            if held is None:
-                raise StoreError("the signatures could not be checked")
-            if 0 in held:
-                pairs = zip(self._fit.offers, held, strict=True)
-                self._forged = tuple(offer.operation.event.id for offer, holds in pairs if not holds)
+        arrivals = self._asked.arrivals
+        if not arrivals:
+            return
+        held = await self._host.prove(nostr.proofs(arrival.event for arrival in arrivals))
+        if held is None:
+            raise StoreError("the signatures could not be checked")
+        if 0 in held:
+            pairs = zip(arrivals, held, strict=True)
+            self._forged = tuple(arrival.event.id for arrival, holds in pairs if not holds)
+        self._fit = _fit(self._host, arrivals)
 
     async def store(self, checkpoint: Checkpoint) -> Applied:
         """`checkpoint` is where the link stands before this page."""
@@ -138,26 +140,34 @@ class Page:
         return {id for id, is_revision in duplicates if not is_revision or id in known}
 
     async def _find_blocked(self) -> None:
-        """What needs something that is neither here nor in the page waits, and all that comes with tokens after it."""
-        needed = {
-            place: needs
-            for place, offer in zip(self._fit.places, self._fit.offers, strict=True)
-            if (needs := dependencies(offer.operation))
-        }
-        if not needed:
+        """What needs something that is neither here nor stored with the page waits, and all that comes with tokens
+        after it."""
+        fit = self._fit
+        needs = {offer.operation.event.id: dependencies(offer.operation) for offer in fit.offers}
+        asked = {id for id, some in needs.items() if some}
+        if not asked:
             return
-        wanted = sorted({need.id for needs in needed.values() for need in needs})
+        wanted = sorted(asked.union(need.id for some in needs.values() for need in some))
         here = await self._host.read(lambda reader: reader.known(wanted))
-        here |= {arrival.event.id for arrival in self._asked.arrivals}
-        for place, needs in needed.items():
-            if missing := next((need for need in needs if need.id not in here), None):
-                operation = self._asked.arrivals[place].event.id
-                why = "it is not here, and did not come with it"
-                self._fit.blocked[place] = Blocked(operation, missing.kind, missing.id, why)
-        kept = [
-            pair for pair in zip(self._fit.places, self._fit.offers, strict=True) if pair[0] not in self._fit.blocked
-        ]
-        self._fit.places, self._fit.offers = [place for place, _ in kept], [offer for _, offer in kept]
+        kept_back = blocked(needs, here)
+        kept: list[tuple[int, Offer]] = []
+        for place, offer in zip(fit.places, fit.offers, strict=True):
+            id = offer.operation.event.id
+            if (missing := kept_back.get(id)) is None:
+                kept.append((place, offer))
+            else:
+                fit.blocked[place] = Blocked(id, missing.kind, missing.id, self._why_missing(missing.id, kept_back))
+        fit.places, fit.offers = [place for place, _ in kept], [offer for _, offer in kept]
+
+    def _why_missing(self, id: str, kept_back: Container[str]) -> str:
+        if id in kept_back:
+            return "it came with it, and waits for another itself"
+        if id in self._fit.fleeting:
+            return "it came with it, and is ephemeral: it is never stored"
+        refused = next((reason for refused, reason in self._fit.refused if refused == id), None)
+        return (
+            f"it came with it, and is refused by {refused}" if refused else "it is not here, and did not come with it"
+        )
 
     def _advance(self, checkpoint: Checkpoint, outcomes: Sequence[Outcome]) -> LinkChange:
         """Within the transaction: how far the link has come, what not to send back, and what is refused."""

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.core.closure import dependencies_first, sending_order
+from anabranch.core.closure import Dependency, blocked, dependencies_first, sending_order
 from anabranch.core.nostr import Event
 from anabranch.core.revisions import GIFT_WRAP
 
@@ -31,6 +31,34 @@ def test_what_is_in_order_stays_in_order(graph):
 @given(graphs)
 def test_names_that_go_round_in_circles_leave_nothing_out(graph):
     assert sorted(ordered(graph, dict(enumerate(graph)))) == list(range(len(graph)))
+
+
+def closed(page: dict[str, list[Dependency]], here: set[str]) -> set[str]:
+    """The largest part of a page of which all that is needed is here or in the part itself, the slow way."""
+    part = set(page)
+    while lacking := {id for id in part - here if any(need.id not in part | here for need in page[id])}:
+        part -= lacking
+    return part
+
+
+@given(graphs, st.sets(st.integers(0, 11)), st.sets(st.integers(0, 11)))
+def test_what_is_not_blocked_is_the_largest_part_of_a_page_that_is_closed(graph, here, left_out):
+    page = {
+        str(at): [Dependency("ancestry", str(one)) for one in names]
+        for at, names in enumerate(graph)
+        if at not in left_out
+    }
+    known = set(map(str, here))
+    kept_back = blocked(page, known)
+    part = closed(page, known)
+    assert page.keys() - kept_back.keys() == part
+    assert all(need in page[id] and need.id not in part | known for id, need in kept_back.items())
+
+
+def test_what_needs_something_that_is_blocked_is_blocked_by_it():
+    page = {"b": [Dependency("ancestry", "a")], "a": [Dependency("ancestry", "x")], "c": []}
+    assert blocked(page, set()) == {"a": Dependency("ancestry", "x"), "b": Dependency("ancestry", "a")}
+    assert blocked(page, {"x"}) == {}
 
 
 def wrap(id: str, recipient: str, revision: str, *parents: str) -> Event:

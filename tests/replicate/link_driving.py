@@ -12,6 +12,8 @@ from relay_model import HANG_UP, RelayModel, items
 from anabranch.core import filter as filters
 from anabranch.core import nostr
 from anabranch.core.checkpoint import Blocked, Checkpoint
+from anabranch.core.closure import Dependency
+from anabranch.core.closure import blocked as blocked_in
 from anabranch.core.nostr import Event, Limits
 from anabranch.core.scope import EVERYTHING, Scope
 from anabranch.core.token import Log, Position
@@ -251,12 +253,19 @@ class Drive:
         if forged:
             self._do(self.link.applied(Applied(asked.number, forged=forged), self.now))
             return
-        here = self.store.keys() | {one.event.id for one in asked.arrivals}
+        kept_back = blocked_in(
+            {
+                id: (Dependency("ancestry", self.needs[id]),) if id in self.needs else ()
+                for one in asked.arrivals
+                if (id := one.event.id) not in self.refuses
+            },
+            self.store,
+        )
         tokens, blocked, declined, stored = [], [], [], 0
         waits = []
         for one in asked.arrivals:
-            id, need = one.event.id, self.needs.get(one.event.id)
-            why = Blocked(id, "ancestry", need, "not here") if need is not None and need not in here else None
+            id = one.event.id
+            why = Blocked(id, need.kind, need.id, "not here") if (need := kept_back.get(id)) is not None else None
             if why is not None:
                 waits.append(why)
             elif id in self.refuses:

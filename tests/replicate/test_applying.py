@@ -1,5 +1,6 @@
-"""A page on its way to the disk: our rules, then proof, then one transaction with the checkpoint."""
+"""A page on its way to the disk: proof, then our rules, then one transaction with the checkpoint."""
 
+import msgspec
 import pytest
 from histories import KINDS, signed
 from revision_histories import revision
@@ -143,6 +144,51 @@ async def test_what_needs_something_that_is_missing_waits_and_what_came_with_it_
     assert str(blocked) == f"{orphan.id} needs ancestry {'ab' * 32}: it is not here, and did not come with it"
     assert (result.checkpoint.contiguous, result.checkpoint.received) == (token(1), token(3))
     assert host.record.pull == result.checkpoint
+
+
+async def test_what_needs_something_that_waits_or_is_refused_waits_and_says_so(host, monkeypatch):
+    orphan, child, grandchild = (signed(content=said) for said in ("orphan", "child", "grandchild"))
+    large, heir = signed(content="too large"), signed(content="heir")
+    fleeting, caller = signed(kind=24_133, content="a call"), signed(content="caller")
+    needs = {
+        orphan.id: "ab" * 32,
+        child.id: orphan.id,
+        grandchild.id: child.id,
+        heir.id: large.id,
+        caller.id: fleeting.id,
+    }
+
+    def dependencies(operation):
+        id = needs.get(operation.event.id)
+        return () if id is None else (Dependency("ancestry", id),)
+
+    monkeypatch.setattr(applying, "dependencies", dependencies)
+    result = await bring(page(host, grandchild, child, orphan, large, heir, fleeting, caller))
+    assert result.stored == 0
+    assert {one.operation: (one.missing, one.why) for one in result.blocked} == {
+        orphan.id: ("ab" * 32, "it is not here, and did not come with it"),
+        child.id: (orphan.id, "it came with it, and waits for another itself"),
+        grandchild.id: (child.id, "it came with it, and waits for another itself"),
+        heir.id: (large.id, "it came with it, and is refused by our rules: event is larger than 3 bytes"),
+        caller.id: (fleeting.id, "it came with it, and is ephemeral: it is never stored"),
+    }
+    assert result.checkpoint.contiguous is None
+
+
+async def test_what_is_here_already_waits_for_nothing(host, monkeypatch):
+    event = signed(content="one")
+    await bring(page(host, event))
+    monkeypatch.setattr(applying, "dependencies", lambda operation: (Dependency("ancestry", "ab" * 32),))
+    result = await bring(page(host, event, first=2), host.record.pull)
+    assert (result.blocked, result.checkpoint.contiguous) == ((), token(2))
+
+
+@pytest.mark.parametrize("made", [{"content": "too large"}, {"kind": 24_133, "content": "a call"}])
+async def test_what_is_forged_is_found_out_also_where_it_would_not_be_stored(host, made):
+    forged = msgspec.structs.replace(signed(**made), sig="0" * 128)
+    result = await bring(page(host, signed(content="true"), forged))
+    assert result.forged == (forged.id,)
+    assert (result.declined, host.reader.dead_letters("up"), host.log.tip) == ((), [], 0)
 
 
 async def test_what_is_ephemeral_is_not_stored_and_not_asked_for_again(host):

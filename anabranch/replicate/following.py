@@ -260,10 +260,25 @@ class Following:
                 await self._write_unwritten()
                 await self._write_down(effect)
             case _:
+                self._announce(effect)
                 if isinstance(effect, do.Noted) and self._unwritten:  # the last one says all that is to be kept
                     self._unwritten = deque(one for one in self._unwritten if not isinstance(one, do.Noted))
                 self._unwritten.append(effect)
                 await self._write_unwritten()
+
+    def _announce(self, effect: Effect) -> None:
+        """Once, however often it has to be written down."""
+        match effect:
+            case do.Bury(id, reason):
+                log.warning("an operation is refused for good", extra=self._fields(id=id, reason=reason))
+            case do.Noted(code, why):
+                if code in ("gap", "overflow", "closure", "disorder", "diverged"):
+                    self._world.repaired(code)
+                if why != self.record.last_error or code != "stream_lost":
+                    log.info("a link was interrupted", extra=self._fields(errorCode=code, reason=why))
+            case do.Told(before, after, cue, why):
+                fields = self._fields(stateFrom=before, stateTo=after, errorCode=cue, reason=why)
+                log.info("a link is in another state", extra=fields)
 
     async def _write_unwritten(self) -> None:
         """In order: no checkpoint passes what is to be known of an operation before it."""
@@ -303,22 +318,15 @@ class Following:
                 await self._write(lambda w: w.tell(ancestors))
             case do.Bury(id, reason):
                 letter = DeadLetter("push", id, reason, wall)
-                log.warning("an operation is refused for good", extra=self._fields(id=id, reason=reason))
                 await self._write(lambda w: w.note_link(LinkChange(name, dead=(letter,))))
             case do.Forget():
                 await self._write(lambda w: w.forget_link(name))
                 self._pull = Checkpoint()
             case do.Remember():
                 await self._save()
-            case do.Noted(code, why):
-                if code in ("gap", "overflow", "closure", "disorder", "diverged"):
-                    self._world.repaired(code)
-                if why != self.record.last_error or code != "stream_lost":
-                    log.info("a link was interrupted", extra=self._fields(errorCode=code, reason=why))
+            case do.Noted(_, why):
                 await self._save(last_failure_at=wall, last_error=why)
             case do.Told(before, after, cue, why):
-                fields = self._fields(stateFrom=before, stateTo=after, errorCode=cue, reason=why)
-                log.info("a link is in another state", extra=fields)
                 live = {"last_success_at": wall, "last_error": None} if after == "live" else {}
                 await self._save(**live)
                 transition = Transition(wall, before, after, cue, why)
@@ -453,9 +461,10 @@ class Following:
         self._drop_pages()
 
     def _fields(self, **more: Any) -> dict[str, Any]:
-        """What a line of the log says of a link, in the seed's words."""
-        link = self.link
-        received, contiguous = link.pull.received, link.pull.contiguous
+        """What a line of the log says of a link, in the seed's words. The tokens are those of what it pulls, and of a
+        link that only pushes those of our own log."""
+        checkpoint = self.link.pull if self.spec.pulls else self.link.push
+        received, contiguous = checkpoint.received, checkpoint.contiguous
         return {
             "link": self.spec.name,
             "tenantDid": self._host.log.stream,

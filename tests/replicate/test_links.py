@@ -9,17 +9,21 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from anabranch.config import LinkSettings, Settings
+from anabranch.core.checkpoint import Checkpoint
 from anabranch.core.scope import EVERYTHING
-from anabranch.core.token import Log, Position
+from anabranch.core.token import Log, Position, ProgressToken
 from anabranch.node import admin_links
 from anabranch.node.linking import Reloading, link_specs
+from anabranch.replicate import effects as do
 from anabranch.replicate import following
 from anabranch.replicate.explaining import lag_seconds
 from anabranch.replicate.link import Link
 from anabranch.replicate.links import LinkError, Links, spec_of
 from anabranch.replicate.measuring import Measures
-from anabranch.replicate.spec import Direction, LinkSpec
+from anabranch.replicate.spec import Direction, LinkSpec, Timing
 from anabranch.store.contract import StoreError
+
+LONG_PAUSES = Timing(retry_min=100.0)
 
 
 class SlowHost:
@@ -178,6 +182,54 @@ async def test_a_pause_that_found_no_room_on_the_disk_is_written_when_there_is_s
     await asyncio.sleep(0.1)
     assert host.saved["up"].state == "paused"
     assert [one.after for one in host.transitions if one is not None].count("paused") == 1
+    await links.stop()
+
+
+async def test_what_finds_no_room_on_the_disk_is_counted_and_logged_once(monkeypatch, caplog):
+    caplog.set_level("INFO", "anabranch.replicate")
+    monkeypatch.setattr(following, "WRITE_AGAIN_SECONDS", 0.01)
+    host, measures = FullHost(), Measures(CollectorRegistry())
+    links = Links(
+        host, clock=time.monotonic, wall=lambda: 1_800_000_000, share=lambda: 0.5, measures=measures, timing=LONG_PAUSES
+    )
+    one = await links.add(spec("up"))
+    await asyncio.sleep(0.05)  # it cannot be dialled, and waits
+    host.full = True
+    caplog.clear()
+    one.call(lambda link, now: [do.Noted("gap", "a gap"), do.Bury("ab" * 32, "no"), do.Told("live", "paused", "", "")])
+    await asyncio.sleep(0.1)
+    host.full = False
+    await asyncio.sleep(0.1)
+    assert host.saved["up"].last_error == "a gap"
+    assert measures.repairs.labels("gap")._value.get() == 1
+    messages = [record.message for record in caplog.records if record.name == following.__name__]
+    assert messages == ["a link was interrupted", "an operation is refused for good", "a link is in another state"]
+    await links.stop()
+
+
+@pytest.mark.parametrize("direction", Direction)
+async def test_a_change_of_state_is_logged_with_all_the_fields_that_the_seed_names(caplog, direction):
+    caplog.set_level("INFO", "anabranch.replicate")
+    links = Links(FullHost(), clock=time.monotonic, wall=lambda: 1_800_000_000, share=lambda: 0.5)
+    one = await links.add(LinkSpec("up", "ws://127.0.0.1:9/", EVERYTHING, direction))
+    pulled, pushed = (ProgressToken("s", "e", Position(position)) for position in (7, 9))
+    one.link.pull, one.link.push = Checkpoint.at(pulled), Checkpoint.at(pushed)
+    await links.command("up", "pause")
+    await asyncio.sleep(0.05)
+    (said,) = [record for record in caplog.records if getattr(record, "stateTo", None) == "paused"]
+    position = 9 if direction is Direction.PUSH else 7
+    named = {
+        "tenantDid": "own",
+        "remoteEndpoint": "ws://127.0.0.1:9/",
+        "scopeId": EVERYTHING.id,
+        "direction": direction,
+        "stateFrom": "initial",
+        "stateTo": "paused",
+        "token": position,
+        "contiguousToken": position,
+        "errorCode": "pause",
+    }
+    assert {field: getattr(said, field) for field in named} == named
     await links.stop()
 
 

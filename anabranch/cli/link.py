@@ -85,6 +85,9 @@ def add(
 ) -> None:
     """Begin to follow or feed PEER, a websocket address. Without a scope it is everything.
 
+    With --kind the requests to delete and to vanish of the same authors come too, but not where it is narrowed by
+    document, collection or recipient: these requests name none.
+
     The node reads the key files itself, for each connection anew, and keeps only where they are.
     """
     body = {

@@ -2,6 +2,10 @@
 
 A scope is a set of conditions that all must hold; without any it is everything. It has one canonical form (RFC 8785,
 lists sorted, what is not set left out), and the SHA-256 of that is its id: two nodes that mean the same say the same.
+
+What deletes what a scope carries belongs to it: one that names kinds also carries the deletion requests (NIP-09) and
+the requests to vanish (NIP-62) of its authors. These have no document, collection or recipient: a scope that names any
+cannot ask for them.
 """
 
 from __future__ import annotations
@@ -14,10 +18,12 @@ import msgspec
 from anabranch.core import canonical
 from anabranch.core import filter as filters
 from anabranch.core.filter import Filter
-from anabranch.core.nostr import Invalid
+from anabranch.core.nostr import DELETION, VANISH, Invalid
 from anabranch.core.operation import Operation
 
 VALUES_MAX = 1_000
+REQUESTS = frozenset({DELETION, VANISH})
+FILTER_VALUES_MAX = VALUES_MAX + len(REQUESTS)
 _IN_FILTER = {
     "authors": "authors",
     "kinds": "kinds",
@@ -62,12 +68,23 @@ class Scope(msgspec.Struct, frozen=True):
     def id(self) -> str:
         return hashlib.sha256(self.canonical().encode()).hexdigest()
 
-    def filter(self) -> dict[str, Any]:
-        """The NIP-01 filter of the scope."""
+    @property
+    def adds_requests(self) -> bool:
+        """Whether it carries requests to delete and to vanish beside what it names."""
+        by_tag = (self.documents, self.collections, self.recipients) != (None, None, None)
+        return self.kinds is not None and not by_tag and not self.kinds >= REQUESTS
+
+    def named(self) -> dict[str, Any]:
+        """The NIP-01 filter of what the scope names."""
         return {_IN_FILTER[name]: values for name, values in self.conditions().items()}
 
+    def filter(self) -> dict[str, Any]:
+        """The NIP-01 filter of what the scope carries."""
+        kinds = {"kinds": sorted((self.kinds or frozenset()) | REQUESTS)} if self.adds_requests else {}
+        return {**self.named(), **kinds}
+
     def parsed(self) -> Filter:
-        return filters.parse(self.filter(), VALUES_MAX)
+        return filters.parse(self.filter(), FILTER_VALUES_MAX)
 
     def matches(self, operation: Operation) -> bool:
         return filters.matches(self.parsed(), operation.event)

@@ -24,7 +24,7 @@ from anabranch.core.filter import Filter
 from anabranch.core.filter import parse as parse_filter
 from anabranch.core.nostr import Event
 from anabranch.core.revisions import Name
-from anabranch.core.scope import VALUES_MAX
+from anabranch.core.scope import FILTER_VALUES_MAX
 from anabranch.core.token import Position
 from anabranch.replicate import dialling
 from anabranch.replicate import effects as do
@@ -240,7 +240,7 @@ class Following:
             case do.HangUp():
                 await self._hang_up()
             case do.LoadItems(filter):
-                items, own = await self._host.items(parse_filter(dict(filter), VALUES_MAX))
+                items, own = await self._host.items(parse_filter(dict(filter), FILTER_VALUES_MAX))
                 self._tell(self.link.items(items, own, self._now))
             case do.LoadUnknown(ids):
                 unknown = await self._unknown(ids)

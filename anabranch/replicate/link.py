@@ -377,6 +377,7 @@ class Link:
             pushes = False  # to find out what is owed, all of the relay has to be read; so long it is only pulled from
         owes = pushes and self.owes
         again = self.forgot and not self._ids.full
+        beside = self.spec.pulls and not peers.streams_all(self.peer, self.spec.scope)
         whole = surveys or owes or unknown or not paged
         if paged and whole and unseen:
             self._survey.begin(now)
@@ -391,7 +392,7 @@ class Link:
             name=self._name("round"),
             pulls=self.spec.pulls,
             pushes=pushes,
-            closes=closes or surveys or owes or again,
+            closes=closes or surveys or owes or again or beside,
             negentropy=not refuses,
             since=None if whole else peers.overlapping(self.pull.contiguous, self._wall()),
             wall=self._wall(),

@@ -152,7 +152,14 @@ def request(peer: Peer, scope: Scope, name: str, resume: ProgressToken | None, w
         after = {"token": token.to_wire()} if peer.takes_tokens else {"since": since}
         return dialogue.changes(name, {"mode": "log", **after, "live": True, **scope.filter()})
     mode = {} if scope.recipients is not None else {"mode": "tail"}
-    return dialogue.changes(name, {**mode, "since": since, "live": True, **scope.filter()})
+    # A feed has one family, and refuses to be asked for other kinds.
+    return dialogue.changes(name, {**mode, "since": since, "live": True, **scope.named()})
+
+
+def streams_all(peer: Peer, scope: Scope) -> bool:
+    """Whether the stream brings all that the scope carries. A feed has no requests to delete or to vanish: they come
+    with comparisons."""
+    return peer.kind is not PeerKind.FEED or not scope.adds_requests
 
 
 def _feed_condition(information: Mapping[str, Any], scope: Scope) -> str | None:

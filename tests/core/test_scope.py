@@ -1,5 +1,6 @@
 """Scopes: one meaning, one spelling, one id."""
 
+import msgspec
 import pytest
 from histories import AUTHORS, COLLECTIONS, COORDINATES, operation, plain_events, snapshots
 from hypothesis import given
@@ -39,6 +40,36 @@ def test_different_scopes_have_different_ids(one, other):
 def test_a_scope_matches_what_its_filter_matches(raw, event):
     scope = Scope.parse(raw)
     assert scope.matches(operation(event)) == filters.matches(filters.parse(scope.filter(), 1_000), event)
+
+
+@given(some_scopes, st.one_of(snapshots, plain_events()))
+def test_what_deletes_what_a_scope_carries_belongs_to_it_unless_it_is_by_tags(raw, event):
+    scope = Scope.parse(raw)
+    by_tags = bool({"documents", "collections", "recipients"} & raw.keys())
+    for kind in (5, 62):
+        request = msgspec.structs.replace(event, kind=kind, tags=[["e", event.id], ["relay", "ALL_RELAYS"]])
+        assert scope.matches(operation(request)) or by_tags or not scope.matches(operation(event))
+
+
+@given(some_scopes, st.one_of(snapshots, plain_events()))
+def test_a_scope_carries_what_it_names_and_nothing_beside_it_but_requests(raw, event):
+    scope = Scope.parse(raw)
+    named = filters.matches(filters.parse(scope.named(), 1_000), event)
+    assert scope.matches(operation(event)) == named
+    assert set(scope.filter().get("kinds", ())) - set(raw.get("kinds", ())) <= {5, 62}
+
+
+def test_the_requests_that_a_scope_carries_change_neither_its_spelling_nor_its_id():
+    scope = Scope.parse({"kinds": [7, 1]})
+    assert scope.filter() == {"kinds": [1, 5, 7, 62]}
+    assert (scope.canonical(), str(scope)) == ('{"kinds":[1,7]}', "kinds 1 7")
+    assert scope.id == "a1f53cca7ed7c4a59db75c9cf898db0d88563e3b0dab3e6aeb95bd0a89fdd534"
+    assert Scope.parse({"kinds": [1], "documents": ["A"]}).filter() == {"kinds": [1], "#d": ["A"]}
+
+
+def test_a_scope_may_name_as_much_as_it_may_and_carries_the_requests_too():
+    scope = Scope.parse({"kinds": list(range(1_000, 2_000))})
+    assert scope.parsed().kinds == {5, 62, *range(1_000, 2_000)}
 
 
 def test_everything_is_the_scope_without_conditions():

@@ -10,7 +10,7 @@ from typing import Any
 from relay_model import HANG_UP, RelayModel, items
 
 from anabranch.core import filter as filters
-from anabranch.core import nostr
+from anabranch.core import nostr, snapshots
 from anabranch.core.checkpoint import Blocked, Checkpoint
 from anabranch.core.closure import Dependency
 from anabranch.core.closure import blocked as blocked_in
@@ -77,6 +77,31 @@ class LogPeer(RelayModel):
         known = event.id in self.events
         echoes = [] if known else self.add(event)
         return [["OK", event.id, True, "duplicate: known" if known else ""], *echoes]
+
+
+class FeedPeer(LogPeer):
+    """A relay with the changes feed of one author's snapshots."""
+
+    @property
+    def information(self) -> dict[str, Any]:
+        feed = {"min_seq": self.floor, "max_seq": len(self.log)}
+        return {"changes_feed": feed, "snapshot_sync": {"changes_feed": True}, "supported_nips": [1, 77]}
+
+    def change(self, name: str, position: int, event: Event) -> list[Any]:
+        if not snapshots.in_range(event.kind):
+            return ["CHANGES", name, "EOSE", position]
+        return super().change(name, position, event)
+
+    def on_changes(self, name: str, asked: dict[str, Any]) -> list[Any]:
+        if not all(map(snapshots.in_range, asked["kinds"])):
+            return [["CHANGES", name, "ERR", "snapshot CHANGES kinds must be in the sync range 40000 to 49999"]]
+        self.feeds.append(name)
+        replayed = [
+            self.change(name, at, event)
+            for at, event in enumerate(self.log, 1)
+            if at > asked["since"] and snapshots.in_range(event.kind)
+        ]
+        return [*replayed, ["CHANGES", name, "EOSE", len(self.log)]]
 
 
 class Drive:

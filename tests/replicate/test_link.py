@@ -6,7 +6,7 @@ import pytest
 from histories import signed
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from link_driving import Drive, LogPeer
+from link_driving import Drive, FeedPeer, LogPeer
 from relay_model import RelayModel
 
 from anabranch.core import nostr
@@ -197,6 +197,26 @@ def test_more_pending_than_a_hundred_leads_to_repair():
     drive.say(*drive.peer.add(*children))
     assert ("overflow", "repairing") in drive.states
     assert drive.link.pull.contiguous is None or drive.link.pull.contiguous.position == 0
+
+
+# --- a feed of one family ---
+
+
+def test_requests_to_delete_that_a_feed_does_not_bring_come_with_comparisons_and_are_no_divergence():
+    one, other, late = (signed(kind=42_061, content=said, created_at=1_000) for said in ("one", "other", "late"))
+    first, second = (signed(kind=5, tags=[["e", of.id]], created_at=1_001) for of in (one, other))
+    scope = Scope(authors=frozenset({one.pubkey}), kinds=frozenset({42_061}))
+    drive = Drive(FeedPeer([one, other, first]), scope=scope).run(10)
+    assert drive.link.peer.kind == "feed"
+    assert drive.link.caught_up
+    assert set(drive.store) == {one.id, other.id, first.id}
+    drive.peer.add(second)
+    drive.say(*drive.peer.add(late))
+    assert late.id in drive.store and second.id not in drive.store
+    drive.run(1_000)
+    assert second.id in drive.store
+    assert drive.link.caught_up
+    assert (drive.states, drive.link.repairs) == ([("caught_up", "live")], 0)
 
 
 # --- peers that lie ---

@@ -53,6 +53,39 @@ async def test_a_deletion_travels_and_what_only_the_peer_removed_stays_here(star
     assert (ids(follower), ids(source)) == (stays, stays - {removed["id"]})
 
 
+async def test_a_deletion_travels_in_a_scope_that_names_other_kinds(start_node, connect, author):
+    source, follower, fed = start_node(), start_node(), start_node()
+    scope = {"kinds": [1]}
+    deleted, kept, other = author.event(content="deleted"), author.event(content="kept"), author.event(7, content="+")
+    await publish(connect, source, [deleted, kept, other])
+    link(follower, source.url, scope=scope)
+    link(source, fed.url, "down", scope=scope, direction="push")
+    until(lambda: ids(follower) == ids(fed) == {deleted["id"], kept["id"]}, "the notes")
+    deletion = author.event(5, tags=[["e", deleted["id"]], ["k", "1"]])
+    await publish(connect, source, [deletion])
+    stays = {kept["id"], deletion["id"]}
+    until(lambda: ids(follower) == ids(fed) == stays, "the deletion")
+    assert (caught_up(follower)["repairs"], caught_up(source, "down")["repairs"]) == (0, 0)
+    late = start_node()
+    link(late, source.url, scope=scope)
+    caught_up(late)
+    assert ids(late) == stays
+    client = await connect(late)
+    assert not (await client.publish(deleted)).accepted
+    assert ids(late) == stays
+
+
+async def test_a_request_to_vanish_travels_in_a_scope_that_names_other_kinds(start_node, connect, author):
+    source, follower = start_node(), start_node()
+    await publish(connect, source, [author.event(content="mine")])
+    link(follower, source.url, scope={"kinds": [1]})
+    caught_up(follower)
+    request = author.event(62, tags=[["relay", "ALL_RELAYS"]])
+    await publish(connect, source, [request])
+    until(lambda: ids(follower) == ids(source) == {request["id"]}, "the request")
+    caught_up(follower)
+
+
 async def test_a_node_on_postgresql_follows_and_feeds_and_knows_how_far_after_a_kill(
     start_node, connect, author, postgres
 ):

@@ -2,8 +2,8 @@
 
 import asyncio
 import json
-import sqlite3
 import signal
+import sqlite3
 import subprocess
 from collections.abc import Callable
 from pathlib import Path

@@ -7,11 +7,18 @@ there is room. A slow disk so stops the sockets, and with them the peers, and me
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 
+MESSAGE_OVERHEAD = 128  # bytes that a message takes besides its own: also empty ones fill the memory
 LINK_BYTES_MAX = 8 << 20
 LINK_BYTES_MIN = 64 << 10
 BYTES_MAX = 64 << 20
 PAGES_AT_ONCE = 8
+
+
+def weight(messages: Collection[bytes]) -> int:
+    """The bytes that these messages take."""
+    return sum(map(len, messages)) + MESSAGE_OVERHEAD * len(messages)
 
 
 class Budget:

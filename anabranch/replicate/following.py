@@ -29,7 +29,7 @@ from anabranch.core.token import Position
 from anabranch.replicate import dialling
 from anabranch.replicate import effects as do
 from anabranch.replicate.applying import Host, Page
-from anabranch.replicate.budget import Budget
+from anabranch.replicate.budget import Budget, weight
 from anabranch.replicate.dialling import Unreachable
 from anabranch.replicate.effects import Applied, Effect, Owed
 from anabranch.replicate.identity import Identity, NoIdentity
@@ -189,7 +189,7 @@ class Following:
                 said = inbox.popleft()
                 taken += 1
                 if isinstance(said, bytes):
-                    size += len(said)
+                    size += weight((said,))
                     self._tell(self.link.heard(said, now, more=bool(inbox) and taken < TURN_COUNT))
                 elif isinstance(said, _Dialled):
                     self._connected(*said)
@@ -412,7 +412,7 @@ class Following:
                     self._room.clear()
                     await self._world.budget.wait(self._room)
                 messages = await socket.receive()
-                self._hold(sum(map(len, messages)))
+                self._hold(weight(messages))
                 self._inbox.extend(messages)
                 self._stirred.set()
         except Ended as ended:
@@ -440,7 +440,7 @@ class Following:
         await self._settle_pages()
         for said in self._inbox:
             if isinstance(said, bytes):
-                self._hold(-len(said))
+                self._hold(-weight((said,)))
             elif isinstance(said, _Dialled):
                 said.socket.abort()
         self._inbox.clear()

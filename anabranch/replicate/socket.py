@@ -2,7 +2,8 @@
 out in one write.
 
 A link moves thousands of small messages a second; to wait for each of them would cost more than they do. Where nobody
-takes what has come, no more is read. A peer that has not been heard after a ping is given up.
+takes what has come, no more is read. Of the peer's pings the last one is answered, once there is room for it. A peer
+that has not been heard after a ping of ours is given up; to ping in its turn is no answer.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from urllib.parse import urlsplit
 
 import h11
 
+from anabranch.replicate.budget import MESSAGE_OVERHEAD
 from anabranch.wire import frames
 from anabranch.wire.address import discreet
 
@@ -66,6 +68,7 @@ class Socket(asyncio.Protocol):
         self._paused = False
         self._end: str | None = None
         self._pinged = False  # and nothing heard since
+        self._owed: bytes | None = None  # the answer to the peer's last ping
         self._pinging: asyncio.TimerHandle | None = None
 
     @classmethod
@@ -149,12 +152,12 @@ class Socket(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._room.set()
+        self._answer_ping()
 
     def eof_received(self) -> bool:
         return False
 
     def data_received(self, data: bytes) -> None:
-        self._pinged = False
         if self._http is not None:
             self._receive_answer(self._http, data)
         elif self._end is None:
@@ -188,13 +191,15 @@ class Socket(asyncio.Protocol):
             self._transport.abort()
 
     def _receive_frames(self, data: bytes) -> None:
+        kinds: set[int] = set()
         try:
             for opcode, payload in self._frames.feed(data):
+                kinds.add(opcode)
                 if opcode == frames.TEXT or opcode == frames.BINARY:
                     self._came.append(payload)
-                    self._came_bytes += len(payload)
+                    self._came_bytes += len(payload) + MESSAGE_OVERHEAD
                 elif opcode == frames.PING:
-                    self._write([payload], frames.PONG)
+                    self._owed = payload
                 elif opcode == frames.CLOSE:
                     self._hear_goodbye(payload)
                     break
@@ -202,12 +207,20 @@ class Socket(asyncio.Protocol):
             oversized = error.code == frames.TOO_BIG
             how = f"sent a message of more than {MESSAGE_BYTES_MAX >> 20} MiB" if oversized else "broke the protocol"
             self._say_goodbye(f"the peer {how}", frames.last_words(error.code, error.reason))
+        self._pinged = self._pinged and kinds == {frames.PING}
+        self._answer_ping()
         if self._came:
             self._news.set()
         full = self._came_bytes > UNTAKEN_BYTES_MAX and not self._paused
         if full and self._transport is not None and self._end is None:
             self._paused = True
             self._transport.pause_reading()
+
+    def _answer_ping(self) -> None:
+        """Only the last one (RFC 6455, 5.5.3), and only where there is room: who pings and does not read gets nothing."""
+        if self._owed is not None and self._end is None and self._room.is_set():
+            self._write([self._owed], frames.PONG)
+            self._owed = None
 
     def _hear_goodbye(self, payload: bytes) -> None:
         code, reason = int.from_bytes(payload[:2]), payload[2:].decode("utf-8", "replace")

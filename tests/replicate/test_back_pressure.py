@@ -72,9 +72,35 @@ async def test_links_together_hold_no_more_than_is_set_however_slow_the_disk_is(
     await asyncio.sleep(0.3)
     read = sum(flood.read for flood in floods)
     assert len(floods) == 20
-    assert links.budget.held <= 3_000_000 + 20 * (MESSAGE + 100)
+    assert links.budget.held <= 3_000_000 + 20 * (MESSAGE + 200)
     await asyncio.sleep(0.2)
     assert sum(flood.read for flood in floods) == read
+    await links.stop()
+    assert links.budget.held == 0
+
+
+class Nothings(Flood):
+    """A peer whose messages are empty."""
+
+    async def receive(self):
+        await asyncio.sleep(0)
+        self.read += 100
+        return [b""] * 100
+
+
+async def test_also_empty_messages_stop_the_socket(monkeypatch):
+    monkeypatch.setattr(budget, "LINK_BYTES_MAX", 1_000_000)
+    flood = Nothings()
+
+    async def dial(url):
+        return {"changes_feed": {}}, flood
+
+    monkeypatch.setattr(dialling, "dial", dial)
+    loop = asyncio.get_running_loop()
+    links = Links(StuckHost(), clock=loop.time, wall=lambda: WALL, share=lambda: 0.5)
+    links._begin(LinkSpec("l", "ws://p/", EVERYTHING, Direction.PULL), LinkRecord("l", "ws://p/", "pull"))
+    await asyncio.sleep(0.3)
+    assert 0 < flood.read <= 20_000
     await links.stop()
     assert links.budget.held == 0
 

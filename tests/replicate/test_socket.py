@@ -189,6 +189,91 @@ async def test_a_peer_that_answers_pings_is_kept(monkeypatch):
         assert await asyncio.wait_for(all_of(socket, 1), 5) == [b"still here"]
 
 
+@asynccontextmanager
+async def talking(talk):
+    """A server that says what it likes, frame by frame."""
+
+    async def upgrade(reader, writer):
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        key = next(line.split(": ")[1] for line in head.split("\r\n") if line.startswith("Sec-WebSocket-Key"))
+        agreed = f"HTTP/1.1 101 X\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: {frames.accept_key(key)}\r\n\r\n"
+        writer.write(agreed.encode())
+        with suppress(TimeoutError, ConnectionError):
+            async with asyncio.timeout(PATIENCE):
+                await talk(reader, writer)
+        writer.transport.abort()
+
+    async with await asyncio.start_server(upgrade, "127.0.0.1", 0, limit=1_024) as server:
+        yield Address.of(f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}/")
+
+
+async def test_a_peer_that_pings_and_does_not_read_does_not_fill_the_memory():
+    async def talk(reader, writer):
+        while True:
+            writer.write(frames.control(frames.PING, b"x" * 125) * 500)
+            await writer.drain()
+
+    async with talking(talk) as address:
+        socket = await Socket.open(address)
+        held = 0
+        for _ in range(20):
+            await asyncio.sleep(0.1)
+            held = max(held, socket._transport.get_write_buffer_size())
+        socket.abort()
+    assert held < 1 << 20
+
+
+async def test_while_there_is_no_room_only_the_last_ping_waits_for_its_answer():
+    full = asyncio.Event()
+    heard = []
+
+    async def talk(reader, writer):
+        await full.wait()
+        for number in range(1_000):
+            writer.write(frames.control(frames.PING, b"%d" % number))
+            await asyncio.sleep(0)  # one read each, as far as can be
+        await asyncio.sleep(0.2)
+        theirs = frames.FrameReader(1 << 20)
+        while b"999" not in heard:
+            heard.extend(said for opcode, said in theirs.feed(await reader.read(1 << 20)) if opcode == frames.PONG)
+
+    async with talking(talk) as address:
+        socket = await Socket.open(address)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0.3):
+                while True:
+                    await socket.send([b"x" * 100_000])
+        full.set()
+        await asyncio.wait_for(end_of(socket), 10)
+    assert heard == [b"999"]
+
+
+async def test_a_peer_that_only_pings_is_given_up(monkeypatch):
+    monkeypatch.setattr(sockets, "PING_SECONDS", 0.1)
+
+    async def talk(reader, writer):
+        while True:
+            writer.write(frames.control(frames.PING))
+            await asyncio.sleep(0.02)
+
+    async with talking(talk) as address:
+        socket = await Socket.open(address)
+        assert await asyncio.wait_for(end_of(socket), 2) == "no answer to a ping within 0.1 s"
+
+
+async def test_a_flood_of_empty_messages_is_not_read_on_where_nobody_listens():
+    async def talk(reader, writer):
+        while True:
+            writer.write(frames.text(b"") * 10_000)
+            await writer.drain()
+
+    async with talking(talk) as address:
+        socket = await Socket.open(address)
+        await asyncio.sleep(1)
+        assert len(await socket.receive()) < 300_000  # what one read brings, and not more
+        socket.abort()
+
+
 @pytest.mark.parametrize(
     ("answer", "words"),
     [

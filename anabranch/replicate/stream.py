@@ -1,8 +1,8 @@
 """The stream of a peer: what it sends, in order and in scope, gathered into pages with their tokens. No I/O.
 
-In a log positions ascend, each event is well-formed and in scope, and the end of the replay is said once. Whatever else
-comes is `Broken`: the peer does not keep to its own word. A plain relay has no positions: a time of our own that never
-goes back stands in their place.
+In a log positions ascend, each event is well-formed and in scope, none is replayed twice, and the end of the replay is
+said once. Whatever else comes is `Broken`: the peer does not keep to its own word. A plain relay has no positions: a
+time of our own that never goes back stands in their place.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from anabranch.core import nostr
 from anabranch.core.filter import Filter
 from anabranch.core.token import Position, ProgressToken
 from anabranch.replicate.effects import Arrival
-from anabranch.replicate.peers import Peer
+from anabranch.replicate.peers import Peer, PeerKind
 from anabranch.wire.dialogue import Answer, Changed, Closed, EndOfStored, FeedError, Passed, Removed, Replayed, Stored
 from anabranch.wire.paging import checked
 
 REPEATS_MAX = 100  # something may be removed and come again
-BEYOND_MAX = 10_000  # ids that are remembered for that
+COPIES_MAX = 10  # of each event, on the average: a plain relay may stand before several others
+REMEMBERED_MAX = 10_000  # ids that are remembered for that
 
 
 class Broken(Exception):
@@ -27,6 +28,31 @@ class Broken(Exception):
 
 class Ended(Exception):
     """The peer ended the stream, with its reason."""
+
+
+class Repeats:
+    """How often something came again. Of much only a sample is remembered, which nobody outside can foresee, and only
+    what is of the sample is counted: so whoever goes round in a circle is found out, however large it is."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._seen: set[str] = set()
+        self._one_of = 1
+
+    @property
+    def different(self) -> int:
+        return len(self._seen)
+
+    def note(self, what: str) -> None:
+        if hash(what) % self._one_of:
+            return
+        if what in self._seen:
+            self.count += 1
+            return
+        self._seen.add(what)
+        if len(self._seen) > REMEMBERED_MAX:
+            self._one_of *= 2
+            self._seen = {one for one in self._seen if not hash(one) % self._one_of}
 
 
 class Stream:
@@ -52,21 +78,21 @@ class Stream:
         self._message = resume.message if resume is not None else ""
         self._page: list[Arrival] = []
         self._through = False  # the peer has told how far it is complete, beyond the last arrival
-        self._beyond: set[str] = set()  # came in the replay, beyond what the peer had told to be its last
-        self._repeats = 0
+        self._repeats = Repeats()  # of the replay
 
     def take(self, answer: Answer) -> None:
         match answer:
             case Changed(_, position, raw):
                 self._reach(position)
-                self._advance(self._arrive(raw))
+                self._count(self._arrive(raw))
             case Removed(_, position, id):  # it moves us on, and takes nothing away: what is gone there may stay here
                 self._reach(position)
-                self._advance(f"-{id}")
+                if self._is_beyond:  # before that it may have been removed, and stored, and removed again
+                    self._count(f"-{id}")
                 self._through = True
             case Stored(_, raw):
                 self._pass_time()
-                self._arrive(raw)
+                self._count(self._arrive(raw))
             case Replayed(_, position):
                 if self.replayed or position < self._last:
                     raise Broken(f"ended its replay at {position} after {self._last}")
@@ -88,16 +114,22 @@ class Stream:
             raise Broken(f"went back to position {position} after {self._last}")
         self._last = Position(position)
 
-    def _advance(self, what: str) -> None:
+    @property
+    def _is_beyond(self) -> bool:
+        """Past what the peer had told to be its last: its log has grown meanwhile, or it has no end."""
+        return self._peer.tells_tip and self._last > self._peer.log.tip
+
+    def _count(self, what: str) -> None:
         """A log that grows while it is replayed has something new to say; one that only repeats has no end."""
-        if self.replayed or not self._peer.tells_tip or self._last <= self._peer.log.tip:
+        if self.replayed:
             return
-        if what in self._beyond:
-            self._repeats += 1
-            if self._repeats > REPEATS_MAX:
-                raise Broken("gives again what it has given, under ever new positions, and comes to no end")
-        elif len(self._beyond) < BEYOND_MAX:
-            self._beyond.add(what)
+        repeats = self._repeats
+        repeats.note(what)
+        if self._peer.kind is PeerKind.PLAIN:
+            if repeats.count > REPEATS_MAX + COPIES_MAX * repeats.different:
+                raise Broken("gives again and again what it has given, and comes to no end")
+        elif repeats.count > REPEATS_MAX:
+            raise Broken("gives again what it has given, under ever new positions, and comes to no end")
 
     def _pass_time(self) -> None:
         self._last = Position(max(self._wall(), self._last))

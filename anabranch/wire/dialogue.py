@@ -27,10 +27,13 @@ class Bounds(msgspec.Struct, frozen=True):
     """Any message of the relay's."""
     page: int = 500
     """Events asked for at once by time."""
+    page_most: int = 50_000
+    """Events that such a page may have all the same: there are relays that ignore the limit."""
     chunk: int = 250
     """Events asked for at once by id."""
     windows: int = 10_000
     rounds: int = 20_000
+    """Messages of negentropy; fewer where there is little to compare."""
     need: int = 2_000_000
     """Ids that the relay has and we lack: about 120 bytes of memory each."""
     retries: int = 3

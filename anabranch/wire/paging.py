@@ -163,6 +163,8 @@ class Pages(_Task):
         event, kept = found
         if event.id in self._here:
             return None  # said twice: no progress
+        if len(self._here) >= self._bounds.page_most:
+            return [Accuse(f"gives more than {self._bounds.page_most} events at once, where fewer were asked for")]
         self._here[event.id] = event.created_at
         if event.id in self._unsettled or self._probed is not None:
             return []

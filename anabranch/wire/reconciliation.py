@@ -52,6 +52,12 @@ from anabranch.wire.dialogue import (
 from anabranch.wire.paging import VALUES_MAX, Pages
 
 
+ROUNDS_MIN = 100
+ROUNDS_A_WINDOW = 20
+ITEMS_A_ROUND, FOUND_A_ROUND = 500, 50
+"""What a relay comes past with one message at the least, of ours and of the difference: whoever is slower is paged."""
+
+
 class State(StrEnum):
     OPENING = "opening"  # NEG-OPEN is out, and nothing came back yet
     TALKING = "talking"
@@ -240,9 +246,16 @@ class Reconciliation:
             return [close, *(self._end_early() if self._is_enough() and self._windows else self._next())]
         if self._is_enough():
             return [close, *self._end_early()]
-        if self._rounds >= self._bounds.rounds:
+        if self._rounds >= self._rounds_max:
             return [close, *self._page_all(f"it came to no end in {self._rounds} rounds")]
         return [Send(dialogue.neg_msg(self._subscription, step.message))]
+
+    @property
+    def _rounds_max(self) -> int:
+        """By what there is to compare, and what came of it so far: a relay that does not converge has soon had them."""
+        found = (len(self._have) + len(self._need)) // FOUND_A_ROUND
+        settled = ROUNDS_A_WINDOW * self._answered + len(self._items) // ITEMS_A_ROUND
+        return min(self._bounds.rounds, ROUNDS_MIN + settled + found)
 
     def _is_enough(self) -> bool:
         return self._enough is not None and self._enough(len(self._have) + len(self._need))

@@ -243,6 +243,12 @@ def test_an_endless_talk_is_ended_and_the_relay_is_paged() -> None:
     assert machine.result.rounds == 40 and machine.result.method is Method.PAGES
 
 
+def test_where_there_is_little_to_compare_an_endless_talk_is_ended_soon() -> None:
+    machine = reconcile(POOL[:100], Endless(POOL))
+    check(machine, POOL[:100], POOL)
+    assert machine.result.rounds <= 200 and machine.result.method is Method.PAGES
+
+
 @pytest.mark.parametrize("relay", [RelayModel(POOL), Without(POOL)], ids=["negentropy", "pages"])
 def test_more_ids_than_allowed_end_it(relay: RelayModel) -> None:
     machine = Reconciliation(KIND, items([]), now=NOW, bounds=Bounds(need=100))

@@ -217,7 +217,7 @@ class Socket(asyncio.Protocol):
             self._transport.pause_reading()
 
     def _answer_ping(self) -> None:
-        """Only the last one (RFC 6455, 5.5.3), and only where there is room: who pings and does not read gets nothing."""
+        """Only the last one (RFC 6455, 5.5.3), and only where there is room: the peer may ping and not read."""
         if self._owed is not None and self._end is None and self._room.is_set():
             self._write([self._owed], frames.PONG)
             self._owed = None

@@ -51,10 +51,9 @@ from anabranch.wire.dialogue import (
 )
 from anabranch.wire.paging import VALUES_MAX, Pages
 
-
 ROUNDS_MIN = 100
 ROUNDS_A_WINDOW = 20
-ITEMS_A_ROUND, FOUND_A_ROUND = 500, 50
+ITEMS_A_ROUND, FOUND_A_ROUND = 200, 10
 """What a relay comes past with one message at the least, of ours and of the difference: whoever is slower is paged."""
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from histories import signed
@@ -44,7 +44,7 @@ class Circle(LogPeer):
 class PlainCircle(RelayModel):
     """A relay that gives what it has again and again, on its stream."""
 
-    information = {"supported_nips": [1, 77]}
+    information: ClassVar = {"supported_nips": [1, 77]}
     copies = 1_000
     ends = False
 
@@ -104,7 +104,7 @@ def test_a_large_circle_is_found_out_with_little_memory(monkeypatch: pytest.Monk
 class LongPage(RelayModel):
     """A page of it has no end."""
 
-    information = {"supported_nips": [1]}
+    information: ClassVar = {"supported_nips": [1]}
 
     def on_req(self, name: str, *filters: dict[str, Any]) -> list[Any]:
         return [["EVENT", name, spelt(event)] for event in self.events.values()]

@@ -22,7 +22,7 @@ from anabranch.core.changes import Mode as FeedMode
 from anabranch.core.filter import Filter
 from anabranch.core.nostr import Event
 from anabranch.core.revisions import GIFT_WRAP
-from anabranch.core.token import Position, gap, token_gap
+from anabranch.core.token import Position, ProgressToken, gap, token_gap
 from anabranch.node import now
 from anabranch.node.hub import Hub, Style, Subscription, frame_events, frame_removal
 from anabranch.node.metrics import Metrics
@@ -182,7 +182,7 @@ class Replay:
             while True:
                 page = await (reading or self._page(consumer, request, since, _next_size(left)))
                 reading = None
-                if self._lost(consumer, asked, subscription, page, since):
+                if self._lost(consumer, subscription, page, since, request.token):
                     return
                 since = page.complete_to
                 if left is not None:
@@ -208,7 +208,7 @@ class Replay:
         """The limit was reached: complete to the tip if nothing more matches, else to the last entry sent."""
         sent_to = page.entries[-1].position if page.entries else asked.request.since
         rest = await self._page(consumer, asked.request, sent_to, 1)
-        if self._lost(consumer, asked, subscription, rest, sent_to):
+        if self._lost(consumer, subscription, rest, sent_to, asked.request.token):
             return
         if rest.complete_to < page.log.tip or rest.entries:
             consumer.send(frames.text(messages.changes_eose(asked.subscription, sent_to)))
@@ -226,11 +226,15 @@ class Replay:
             consumer.subscription_ended(subscription)
 
     def _lost(
-        self, consumer: Consumer, asked: Changes, subscription: Subscription, page: Page, since: Position
+        self,
+        consumer: Consumer,
+        subscription: Subscription,
+        page: Page,
+        since: Position,
+        token: ProgressToken | None = None,
     ) -> bool:
         """Whether the floor has passed `since`, or this is not the log of the token that was shown; then the consumer
         is told, and the subscription is over."""
-        token = asked.request.token
         lost = gap(page.log, since) if token is None else token_gap(page.log, structs.replace(token, position=since))
         if lost is None:
             return False

@@ -36,10 +36,11 @@ from anabranch.node.reconciliation import Reconciliation
 from anabranch.node.replay import Replay
 from anabranch.node.retention import Retention
 from anabranch.node.writing import WriterThread
+from anabranch.replicate.following import Following, World
 from anabranch.replicate.links import LinkError, Links
 from anabranch.replicate.measuring import Measures
-from anabranch.replicate.spec import Timing
-from anabranch.store.contract import KEYS_ASKED_FOR, StoreBusy, StoreError
+from anabranch.replicate.spec import LinkSpec, Timing
+from anabranch.store.contract import KEYS_ASKED_FOR, LinkRecord, StoreBusy, StoreError
 from anabranch.store.opening import AnyStore, open_store
 from anabranch.wire import frames, messages
 from anabranch.wire.session import KEY_LOST, Rules
@@ -96,6 +97,7 @@ class Node:
             share=self.share,
             timing=self.timing,
             measures=Measures(self.metrics.registry),
+            follow=self.follow,
         )
         self.replay = Replay(self.hub, self.metrics, limits.query_limit, limits.send_buffer_bytes)
         self.retention = Retention(
@@ -147,6 +149,7 @@ class Node:
         self.readers = Readers(self.store, READER_THREADS, self.settings.limits.query_seconds)
         self.share = random.random
         self.timing = Timing()
+        self.follow: Callable[[World, LinkSpec, LinkRecord], Following] = Following
         workers = self.settings.verify_workers
         self.prover = Prover(max(1, min(4, os.cpu_count() or 1) if workers is None else workers))
 

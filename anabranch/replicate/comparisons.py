@@ -60,9 +60,12 @@ class Comparisons:
     def __init__(self) -> None:
         self.equal = False
         """Whether the last one found the two equal; of none that is not to be said."""
+        self.equal_as_of: float | None = None
+        """All that either had before this moment, and has still, the other knew when they were last found equal."""
         self.stays: frozenset[str] = frozenset()
         """What makes them different."""
         self._last = Finding()
+        self._last_began: float | None = None
         self._count = self._withheld = self._vanished = 0
 
     @property
@@ -70,8 +73,10 @@ class Comparisons:
         """What the next comparison is to look for: it has come by then, or is named again."""
         return self._last.lacked if not self._last.more else frozenset()
 
-    def judge(self, found: Finding, certain: bool = True) -> Verdict:
-        """It is not `certain` when the peer may have more than could be seen."""
+    def judge(self, found: Finding, certain: bool = True, began: float = 0.0) -> Verdict:
+        """It is not `certain` when the peer may have more than could be seen. It `began` before either set was read;
+        where something is on its way, it answers only for what the one before it saw."""
+        before, self._last_began = self._last_began, began
         self.stays = found.open & self._last.open
         self._last = found
         self._count += 1
@@ -84,6 +89,7 @@ class Comparisons:
         answered = not self.stays and not found.vanished and not found.more
         settled = answered and (not found.open or (self._count >= COMPARISONS_MAX and not found.missing))
         self.equal = settled and certain
+        self.equal_as_of = (before if found.open else began) if self.equal else None
         if settled:
             self._last, self._count, self._withheld = Finding(), 0, 0
             return Verdict.EQUAL if certain else Verdict.UNCERTAIN

@@ -136,6 +136,11 @@ class Link:
         return live and self._comparisons.equal and self._quiet and all_seen
 
     @property
+    def equal_as_of(self) -> float | None:
+        """Before when all that is said to be equal was there: when the comparison began that found it so."""
+        return self._comparisons.equal_as_of
+
+    @property
     def owes(self) -> bool:
         """Whether the peer does not take something now, or was not offered all since it did not."""
         return self.spec.pushes and (bool(self.deferred) or self.push.contiguous is None)
@@ -400,6 +405,7 @@ class Link:
             message_bytes_max=self.peer.message_bytes_max,
             lineage=self._lineage if traces else None,
             named=self._comparisons.named,
+            began=now,
         )
         self._compare_at = None
         return self.round.begin()
@@ -454,7 +460,8 @@ class Link:
             return [*covered, *given, *self._subscribe(now)]
         if self.pull.pending:
             return self._doubt(Cue.CLOSURE, str(self.pull.pending[0].blocked), now)
-        verdict = self._comparisons.judge(done.finding, not self.crowded and self._all_given(done))
+        certain = not self.crowded and self._all_given(done)
+        verdict = self._comparisons.judge(done.finding, certain, done.began)
         resumed = self._pushing_again(done)
         if verdict is Verdict.DIFFERENT and self._settled.forgot and not done.finding.missing:
             verdict = Verdict.UNCERTAIN

@@ -21,7 +21,7 @@ from anabranch.core.scope import Scope
 from anabranch.replicate.applying import Host
 from anabranch.replicate.budget import Budget
 from anabranch.replicate.explaining import described, explained
-from anabranch.replicate.following import Following
+from anabranch.replicate.following import Following, World
 from anabranch.replicate.identity import KeyFiles, NoIdentity
 from anabranch.replicate.link import Link
 from anabranch.replicate.measuring import Measures
@@ -113,6 +113,7 @@ class Links:
         share: Callable[[], float],
         timing: Timing = USUAL,
         measures: Measures | None = None,
+        follow: Callable[[World, LinkSpec, LinkRecord], Following] = Following,
     ) -> None:
         self.host = host
         self.budget = Budget()
@@ -122,6 +123,7 @@ class Links:
         self.share = share
         self.timing = timing
         self.links: dict[str, Following] = {}
+        self._follow = follow
         self._measures = measures
         self._feeding: dict[str, tuple[str, ...]] = {}
         self._stirring = False
@@ -161,7 +163,7 @@ class Links:
         return changes
 
     def _begin(self, spec: LinkSpec, record: LinkRecord) -> None:
-        self.links[spec.name] = Following(self, spec, record)
+        self.links[spec.name] = self._follow(self, spec, record)
         self._note_feeding()
 
     def _note_feeding(self) -> None:

@@ -72,9 +72,11 @@ class Round:
         message_bytes_max: int | None = None,
         lineage: Lineage | None = None,
         named: frozenset[str] = frozenset(),
+        began: float = 0.0,
     ) -> None:
         """`closes`: fetch and give; otherwise only compare. `since`: only what was made from then on. With a `lineage`
         the peer is asked for what it completes. `named` is what it had the last time, as it said, and we lacked."""
+        self.began = began
         self.step = Step.LOADING
         self.found: list[Arrival] = []
         self.found_bytes = 0

@@ -27,6 +27,7 @@ from anabranch.sim.link_checks import LinkChecks
 from anabranch.store.contract import Duplicate, LinkChange, Offer, Outcome, Refused, Stored
 
 if TYPE_CHECKING:
+    from anabranch.replicate.link import Link
     from anabranch.sim.host import Host
     from anabranch.sim.trace import Trace
 
@@ -53,7 +54,7 @@ class Checks:
         self.excused: set[str] = set()  # lost with every copy of them
         self.holding: dict[str, set[str]] = {}  # host → every id that its disk has
         self.links = LinkChecks(self)
-        self._put_back: set[str] = set()  # hosts on which an old backup was put back
+        self._put_back: dict[str, float] = {}  # hosts on which an old backup was put back, and when it last was
         self._forgotten: dict[str, set[str]] = {}
         self._stored_at: dict[str, dict[str, float]] = {}
         self._latest: dict[str, dict[bytes, int]] = {}  # host → the time of the latest version of what is replaceable
@@ -114,6 +115,9 @@ class Checks:
             self._trace.note(host.name, f"link {change.link} {told.before} → {told.after}: {told.cue} {told.why}")
         self.links.moved(host, change)
 
+    def link_said(self, host: Host, link: Link) -> None:
+        self.links.said(host, link)
+
     def offered(self, host: Host, source: str, id: str) -> None:
         self.links.offered(host, source, id)
 
@@ -159,13 +163,13 @@ class Checks:
 
     def restoring(self, host: Host) -> None:
         """An old backup is in place: what nobody else has is lost, and its loss is nobody's fault."""
-        self._put_back.add(host.name)
+        self._put_back[host.name] = self._time()
         self.holding[host.name] = set()
         self._lose(self.acknowledged.pop(host.name, set()))
 
-    def was_put_back(self, host: Host) -> bool:
+    def was_put_back(self, host: Host, since: float = 0.0) -> bool:
         """Whether it has lost something by an old backup."""
-        return host.name in self._put_back
+        return self._put_back.get(host.name, -1.0) >= since
 
     def _lose(self, acknowledged: set[str]) -> None:
         """Whoever acknowledged these has them no longer. If somebody else has who can be believed, all will have them
@@ -281,10 +285,9 @@ class Checks:
         """Whether a host has the payload of an operation."""
         return host.process.alive and host.store.open_reader().state(id) is State.RETAINED
 
-    def stored_before(self, host: Host, seconds: float) -> list[str]:
-        """What a host has had for at least so long."""
-        since = self._time() - seconds
-        return [id for id, at in self._stored_at.get(host.name, {}).items() if at < since]
+    def stored_before(self, host: Host, moment: float) -> list[str]:
+        """What a host had committed by then."""
+        return [id for id, at in self._stored_at.get(host.name, {}).items() if at < moment]
 
 
 def _maximal(versions: list[tuple[bytes, dict[str, int]]]) -> set[bytes]:

@@ -13,6 +13,7 @@ import contextvars
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, cast
 
@@ -25,13 +26,16 @@ from anabranch.core.token import Log, Position
 from anabranch.node import now
 from anabranch.node.main import Node
 from anabranch.node.writing import WriterThread
-from anabranch.replicate.spec import Timing
+from anabranch.replicate.effects import Effect
+from anabranch.replicate.following import Following, World
+from anabranch.replicate.link import Link
+from anabranch.replicate.spec import LinkSpec, Timing
 from anabranch.sim import disk as disks
 from anabranch.sim.disk import Disk
 from anabranch.sim.loop import Process, process
 from anabranch.sim.network import Network
 from anabranch.store import held, sqlite
-from anabranch.store.contract import Advance, LinkChange, Offer, Outcome, Reader
+from anabranch.store.contract import Advance, LinkChange, LinkRecord, Offer, Outcome, Reader
 from anabranch.store.held import Holder
 from anabranch.store.sqlite import DATABASE
 from anabranch.store.sqlite_reader import SqliteReader
@@ -56,6 +60,7 @@ class Watch(Protocol):
         self, host: Host, offers: Sequence[Offer], outcomes: Sequence[Outcome], change: LinkChange | None
     ) -> None: ...
     def link_moved(self, host: Host, change: LinkChange) -> None: ...
+    def link_said(self, host: Host, link: Link) -> None: ...
     def offered(self, host: Host, source: str, id: str) -> None: ...
     def forgetting(self, host: Host) -> contextlib.AbstractContextManager[None]: ...
     def forgot(self, host: Host) -> None: ...
@@ -239,6 +244,18 @@ class HostProver:
         pass
 
 
+class HostFollowing(Following):
+    """A link at work, watched: whatever its machine says is looked at as soon as it says it."""
+
+    def __init__(self, host: Host, world: World, spec: LinkSpec, record: LinkRecord) -> None:
+        self._machine = host
+        super().__init__(world, spec, record)
+
+    def _tell(self, effects: list[Effect]) -> None:
+        super()._tell(effects)
+        self._machine.watch.link_said(self._machine, self.link)
+
+
 class HostNode(Node):
     """The node as it is, without threads and processes."""
 
@@ -252,6 +269,7 @@ class HostNode(Node):
         self.prover = HostProver(self.loop)  # type: ignore[assignment]
         self.share = self._host.random.random
         self.timing = self._host.timing
+        self.follow = partial(HostFollowing, self._host)
 
     async def start(self) -> None:
         await super().start()

@@ -12,12 +12,12 @@ from anabranch.core.token import Position, ProgressToken
 from anabranch.store.contract import LinkChange, LinkRecord, Offer, Outcome, Stored
 
 if TYPE_CHECKING:
+    from anabranch.replicate.link import Link
     from anabranch.sim.checks import Checks
     from anabranch.sim.host import Host
 
 STREAM = "stream of "
-OLD_SECONDS = 60.0
-"""What was stored so long ago a comparison that ends now must have seen."""
+CAUGHT_UP = "caught up: there was something to look at"
 
 
 class LinkChecks:
@@ -28,6 +28,7 @@ class LinkChecks:
         self._origins: dict[tuple[str, str], str] = {}  # (host, id) → from whom it has it
         self._records: dict[tuple[str, str], LinkRecord] = {}  # peer, scope and direction: they never change
         self._at: dict[tuple[str, str], ProgressToken] = {}  # (host, link) → the checkpoint that was seen last
+        self._equal: dict[tuple[str, str], float | None] = {}  # (host, link) → as of when it says that all is equal
 
     def booted(self, host: Host, held: set[str]) -> None:
         """What was checked may have been put back. What the host has not `held` on to may be given back to it, and the
@@ -59,8 +60,22 @@ class LinkChecks:
             self._checkpoint(host, peer, record, change.pull.contiguous)
         if change.push is not None and change.push.contiguous is not None:
             self._answered(host, peer, record, change.push.contiguous)
-        if change.transition is not None and change.transition.after == "live" != change.transition.before:
-            self._caught_up(host, peer, record)
+
+    def said(self, host: Host, link: Link) -> None:
+        """Whenever a link comes to say that it is caught up, or says it of a later comparison, it must be so."""
+        key = host.name, link.spec.name
+        peer = self.hosts.get(_host_of(link.spec.peer))
+        if not link.caught_up or peer is None or peer.name in self.liars:
+            self._equal.pop(key, None)
+            return
+        as_of = link.equal_as_of
+        if key in self._equal and self._equal[key] == as_of:
+            return
+        self._equal[key] = as_of
+        if as_of is None:
+            self._checks.breach(f"{host.name}: {link.spec.name} says it is equal, and has compared nothing")
+        elif (record := self._record(host, link.spec.name)) is not None:
+            self._caught_up(host, peer, record, as_of)
 
     def _record(self, host: Host, link: str) -> LinkRecord | None:
         key = host.name, link
@@ -107,11 +122,17 @@ class LinkChecks:
                     f"{host.name}: {record.name} has given all up to {token.position}, but not {id[:8]}"
                 )
 
-    def _caught_up(self, host: Host, peer: Host, record: LinkRecord) -> None:
-        """Two that say that they are equal have, both ways, what was there when they compared."""
+    def _caught_up(self, host: Host, peer: Host, record: LinkRecord, as_of: float) -> None:
+        """Two that say that they are equal have, both ways, what was there when they began to compare. Of an old backup
+        that was put back since, nobody can know yet."""
+        if any(self._checks.was_put_back(one, as_of) for one in (host, peer)):
+            return
         ways = {"pull": [(host, peer)], "push": [(peer, host)], "both": [(host, peer), (peer, host)]}
         for one, other in ways[record.direction]:
-            for id in self._checks.stored_before(other, OLD_SECONDS):
+            given = self._checks.stored_before(other, as_of)
+            if given:
+                self._checks.mark(CAUGHT_UP)
+            for id in given:
                 if self._lacks(one, other, id, record):
                     self._checks.breach(
                         f"{host.name}: {record.name} says it is equal, and {one.name} lacks {id[:8]} of {other.name}"

@@ -26,6 +26,25 @@ def test_nothing_that_differs_is_equal_and_only_where_all_could_be_seen():
     assert (comparisons.judge(found(), certain=False), comparisons.equal) == (Verdict.UNCERTAIN, False)
 
 
+def test_equal_is_said_of_what_was_there_before_the_comparison_began():
+    comparisons = Comparisons()
+    assert comparisons.equal_as_of is None
+    comparisons.judge(found(), began=1.0)
+    assert comparisons.equal_as_of == 1.0
+    comparisons.judge(found("a"), began=2.0)
+    assert comparisons.equal_as_of is None
+    comparisons.judge(found(), certain=False, began=3.0)
+    assert comparisons.equal_as_of is None
+
+
+def test_while_something_is_on_its_way_it_is_said_of_what_the_comparison_before_saw():
+    comparisons = Comparisons()
+    for number in range(COMPARISONS_MAX):
+        comparisons.judge(found(str(number)), began=float(number))
+    assert comparisons.equal
+    assert comparisons.equal_as_of == COMPARISONS_MAX - 2
+
+
 def test_what_differs_twice_stays_different():
     comparisons = Comparisons()
     assert comparisons.judge(found("a", "b")) is Verdict.UNCLEAR

@@ -6,21 +6,24 @@
 - Compaction changes no heads.
 - A link's checkpoint is never ahead of what was applied.
 - A feed is served in order and whole, and a gap is told.
-- In the end all nodes agree: heads, conflicts, tombstones; they are what the definition says, and a digest is that of
-  what is stored.
+- A link that says it is caught up has, both ways, what was there when it began to compare.
+- In the end all nodes agree: heads, conflicts, tombstones; they are what the definition says, and the digests of two
+  nodes are equal exactly where what they have stored is.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import combinations
 from typing import TYPE_CHECKING
 
 import apsw
 import msgspec
 
 from anabranch.core import nostr
+from anabranch.core.negentropy import Items
 from anabranch.core.operation import Family, Operation, State
 from anabranch.core.token import Position
 from anabranch.sim.link_checks import LinkChecks
@@ -206,6 +209,20 @@ class Checks:
                 known_to = hosts if compacted else [host]
                 if not any(id in self.holding[one.name] or self.stands_for(one, id) for one in known_to):
                     self.breach(f"{host.name} never got {id[:8]} (kind {self.made[id].event.kind})")
+
+    def digests_are_right(self, sets: Mapping[str, Items]) -> None:
+        """Of any two nodes the digests are equal exactly where the sets are; and of a node and itself less one item,
+        so that both are seen where all nodes agree."""
+        whole = list(sets.items())
+        less = [(f"{name} without one", one.changed([], [next(iter(one))])) for name, one in whole if len(one)]
+        for (name, one), (other_name, other) in combinations([*whole, *less], 2):
+            same = one.id_list(0, len(one)) == other.id_list(0, len(other))
+            self.mark("digests of equal sets" if same else "digests of different sets")
+            if (one.fingerprint == other.fingerprint) != same:
+                self.breach(
+                    f"the digests of {name} and {other_name} are {'different' if same else 'equal'}, and their sets of "
+                    f"{len(one)} and {len(other)} are not"
+                )
 
     def heads_are_right(self, host: Host) -> None:
         """What a store calls heads is what the definition says, worked out anew from all that it knows."""

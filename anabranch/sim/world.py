@@ -284,17 +284,19 @@ class World:
                 self._tell_apart()
                 break
             await asyncio.sleep(LOOK_SECONDS)
+        sets: dict[str, Items] = {}
         for host in self.hosts:
             self.checks.heads_are_right(host)
-            await self.on(host, self._digest(host))
+            await self.on(host, self._digest(host, sets))
+        self.checks.digests_are_right(sets)
         self.checks.all_there(self.hosts, self._compacts)
 
-    async def _digest(self, host: Host) -> None:
-        """The set that a node keeps for reconciliation is the set that its store has."""
+    async def _digest(self, host: Host, sets: dict[str, Items]) -> None:
+        """The set that a node keeps for reconciliation is the set that its store has; it is put among the `sets`."""
         for _ in range(5):  # compaction may fall between the two
             kept, _ = await host.node.links.host.items(Filter())
             rows = await host.node.readers.run(lambda reader: reader.items(Filter(), 1_000_000, now.seconds()))
-            stored = Items.build(rows.timestamps, rows.ids)
+            stored, sets[host.name] = Items.build(rows.timestamps, rows.ids), kept
             if kept.id_list(0, len(kept)) == stored.id_list(0, len(stored)):
                 return
             await asyncio.sleep(1.0)

@@ -20,7 +20,7 @@ from anabranch.core import clock, nostr, retention, revisions, snapshots
 from anabranch.core.checkpoint import Checkpoint
 from anabranch.core.token import Gap, GapReason, Log, Position
 from anabranch.node import admission, hub, reconciliation, replay
-from anabranch.replicate import applying, link, manner, peers, push, repair, settled
+from anabranch.replicate import applying, comparisons, link, manner, peers, push, repair, settled
 from anabranch.replicate.effects import SavePush
 from anabranch.sim import host
 from anabranch.store import held, sql_reader, sql_writer, sqlite
@@ -346,3 +346,18 @@ def what_was_answered_for_once_counts_for_ever(patch: pytest.MonkeyPatch) -> Non
 def a_relay_that_was_put_back_is_taken_for_the_same(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(link.Link, "_ask_anchor", lambda self, now: self._begin(None, now))
     patch.setattr(manner.Survey, "lost", lambda self: setattr(self, "complete", True))
+
+
+@bug(seed=29, within=60, plain=True)
+def differences_that_count_as_equal_until_they_stay(patch: pytest.MonkeyPatch) -> None:
+    """The next comparison finds them again, and they are closed: in the end nothing is missing. Only that the link said
+    it was caught up can be seen, and only while it says so."""
+    judge = comparisons.Comparisons.judge
+
+    def hasty(self: Any, found: Any, certain: bool = True, began: float = 0.0) -> Any:
+        verdict = judge(self, found, certain, began)
+        if verdict is comparisons.Verdict.UNCLEAR and certain:
+            self.equal, self.equal_as_of = True, began
+        return verdict
+
+    patch.setattr(comparisons.Comparisons, "judge", hasty)

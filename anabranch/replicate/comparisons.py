@@ -76,9 +76,9 @@ class Comparisons:
     def judge(self, found: Finding, certain: bool = True, began: float = 0.0) -> Verdict:
         """It is not `certain` when the peer may have more than could be seen. It `began` before either set was read;
         where something is on its way, it answers only for what the one before it saw."""
-        before, self._last_began = self._last_began, began
-        self.stays = found.open & self._last.open
-        self._last = found
+        last, before = self._last, self._last_began
+        self.stays = found.open & last.open
+        self._last, self._last_began = found, began
         self._count += 1
         self._withheld = self._withheld + 1 if found.missing else 0
         self._vanished = self._vanished + 1 if found.vanished else 0
@@ -87,7 +87,8 @@ class Comparisons:
         elif self._vanished >= COMPARISONS_MAX:
             self.stays |= found.vanished
         answered = not self.stays and not found.vanished and not found.more
-        settled = answered and (not found.open or (self._count >= COMPARISONS_MAX and not found.missing))
+        closed = self._count >= COMPARISONS_MAX and not found.missing and not last.more
+        settled = answered and (not found.open or closed)
         self.equal = settled and certain
         self.equal_as_of = (before if found.open else began) if self.equal else None
         if settled:

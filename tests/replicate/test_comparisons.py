@@ -60,6 +60,15 @@ def test_two_that_are_written_to_all_the_time_are_equal_when_all_that_differed_h
     assert verdicts == [Verdict.UNCLEAR] * (COMPARISONS_MAX - 1) + [Verdict.EQUAL]
 
 
+def test_what_the_comparison_before_did_not_look_at_may_differ_still():
+    comparisons = Comparisons()
+    for number in range(COMPARISONS_MAX - 1):
+        comparisons.judge(Finding(ids(f"portion {number}"), more=True))
+    assert comparisons.judge(found("there all the time, beyond the portions")) is Verdict.UNCLEAR
+    assert not comparisons.equal
+    assert comparisons.judge(found("new")) is Verdict.EQUAL
+
+
 def test_a_peer_that_names_something_else_each_time_and_never_has_it_is_not_equal_and_found_out():
     comparisons = Comparisons()
     comparisons.judge(found("0"))

@@ -276,9 +276,9 @@ def problems(
     except ConfigError:
         values = {}  # said already
     # Each setting is taken on its own. What two of them say together is checked once each is right.
+    found.extend(f"{text} in {file}{nearest}" for text, nearest in _unknown(values))
     for key, value in _leaves(values, ()):
         if key not in table:
-            found.append(f"unknown key `{key}` in {file}{_nearest(key, table)}")
             continue
         alone: dict[str, Any] = {}
         _put(alone, table[key].path, value)
@@ -312,12 +312,28 @@ def _toml(file: Path) -> dict[str, Any]:
 def _read(file: Path) -> dict[str, Any]:
     values = _toml(file)
     known = {setting.key: setting for setting in settings_table()}
+    for text, nearest in _unknown(values):
+        raise ConfigError(f"{text} in {file}{nearest}")
     for key, value in list(_leaves(values, ())):
-        if key not in known:
-            raise ConfigError(f"unknown key `{key}` in {file}{_nearest(key, known)}")
         if value == "none" and known[key].default is not None and known[key].may_be_unset:  # TOML has no null
             _put(values, known[key].path, None)
     return values
+
+
+def _unknown(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What of a file's values is no setting, and what was meant; a table without keys too, and keys of a link."""
+    settings = {setting.key for setting in settings_table()}
+    for key, value in _leaves(values, ()):
+        if key not in settings:
+            yield f"unknown key `{key}`", _nearest(key, settings)
+        elif key == "links" and isinstance(value, list):
+            for name in (name for one in value if isinstance(one, dict) for name in one):
+                if name not in LinkSettings.__struct_fields__:
+                    yield f"unknown key `links.{name}`", _nearest(name, LinkSettings.__struct_fields__)
+    tables = {setting.path[0] for setting in settings_table() if len(setting.path) > 1}
+    for name, value in values.items():
+        if value == {} and name not in tables:
+            yield f"unknown table `[{name}]`", _nearest(name, tables | settings)
 
 
 def _leaves(values: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:

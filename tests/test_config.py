@@ -191,6 +191,7 @@ def test_an_unknown_variable_names_the_nearest_known_one(variable, nearest):
         ("[[retention]]\nmode = 'x'", "retention", None),
         ("[port]\nx = 1", "port.x", "port"),
         ("zzzzzzzzzzzz = 1", "zzzzzzzzzzzz", None),
+        ("[[links]]\npear = 'wss://relay.example'", "links.pear", "peer"),
     ],
 )
 def test_an_unknown_key_is_named_with_the_nearest_known_one(write, text, key, nearest):
@@ -198,6 +199,12 @@ def test_an_unknown_key_is_named_with_the_nearest_known_one(write, text, key, ne
         load(write(text), {})
     if nearest is not None:
         assert f"did you mean `{nearest}`" in str(refusal.value)
+
+
+def test_an_unknown_table_without_a_key_is_named_too(write):
+    with pytest.raises(ConfigError, match=r"unknown table `\[retentoin\]` in .*; did you mean `retention`\?"):
+        load(write("[retentoin]\n"), {})
+    assert load(write("[retention]\n[limits]\n"), {}) == config.Settings()
 
 
 @pytest.mark.parametrize(

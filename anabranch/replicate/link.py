@@ -255,7 +255,7 @@ class Link:
         if known is None or not known.message or self.unsure or peers.epoch(peer, known, 0) != known.epoch:
             return self._begin(None, now)
         self.phase = Phase.ANCHORING
-        self._anchor = Anchor(known.message, self.spec.scope, self._bounds, self._name("anchor"))
+        self._anchor = Anchor(known, peer, self.spec.scope, self._bounds, self._name("anchor"))
         return self._anchor.start()
 
     def lost(self, reason: str, now: float) -> list[Effect]:

@@ -2,8 +2,8 @@
 
 A peer is read from its information document (NIP-11). One that serves its whole log (`LOG`) or the feed of an author or
 a recipient (`FEED`) has positions; any other relay (`PLAIN`) is compared, then followed by a REQ that overlaps with the
-comparison. Where a relay names no epoch we give it one, and hold it to an operation that it is known to have: a relay
-that was wiped and used again no longer has it.
+comparison. Where a relay names no epoch we give it one, and hold it to an operation that it is known to have, and
+to its place: a relay that was wiped and used again no longer has it, or has it elsewhere.
 """
 
 from __future__ import annotations
@@ -151,9 +151,20 @@ def request(peer: Peer, scope: Scope, name: str, resume: ProgressToken | None, w
         token = ProgressToken(peer.log.stream, peer.log.epoch, since)
         after = {"token": token.to_wire()} if peer.takes_tokens else {"since": since}
         return dialogue.changes(name, {"mode": "log", **after, "live": True, **scope.filter()})
+    return dialogue.changes(name, {**_tail(scope, since), "live": True})
+
+
+def request_at(peer: Peer, scope: Scope, name: str, position: Position) -> bytes | None:
+    """The message that asks a feed which tells no epoch what it has at a position; None: there is no need, or no way
+    to."""
+    if peer.kind is not PeerKind.FEED or peer.tells_epoch:
+        return None
+    return dialogue.changes(name, {**_tail(scope, Position(position - 1)), "limit": 1})
+
+
+def _tail(scope: Scope, since: Position) -> dict[str, Any]:
     mode = {} if scope.recipients is not None else {"mode": "tail"}
-    # A feed has one family, and refuses to be asked for other kinds.
-    return dialogue.changes(name, {**mode, "since": since, "live": True, **scope.named()})
+    return {**mode, "since": since, **scope.named()}  # a feed has one family, and refuses to be asked for other kinds
 
 
 def streams_all(peer: Peer, scope: Scope) -> bool:

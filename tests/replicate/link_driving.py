@@ -95,12 +95,13 @@ class FeedPeer(LogPeer):
     def on_changes(self, name: str, asked: dict[str, Any]) -> list[Any]:
         if not all(map(snapshots.in_range, asked["kinds"])):
             return [["CHANGES", name, "ERR", "snapshot CHANGES kinds must be in the sync range 40000 to 49999"]]
-        self.feeds.append(name)
+        if asked.get("live"):
+            self.feeds.append(name)
         replayed = [
             self.change(name, at, event)
             for at, event in enumerate(self.log, 1)
             if at > asked["since"] and snapshots.in_range(event.kind)
-        ]
+        ][: asked.get("limit")]
         return [*replayed, ["CHANGES", name, "EOSE", len(self.log)]]
 
 

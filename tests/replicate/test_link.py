@@ -11,6 +11,7 @@ from relay_model import RelayModel
 
 from anabranch.core import nostr
 from anabranch.core.checkpoint import PENDING_MAX, Checkpoint
+from anabranch.core.nostr import Event
 from anabranch.core.scope import Scope
 from anabranch.core.token import Position, ProgressToken
 from anabranch.replicate.effects import Applied
@@ -217,6 +218,41 @@ def test_requests_to_delete_that_a_feed_does_not_bring_come_with_comparisons_and
     assert second.id in drive.store
     assert drive.link.caught_up
     assert (drive.states, drive.link.repairs) == ([("caught_up", "live")], 0)
+
+
+def versions(*said: str) -> list[Event]:
+    return [signed(kind=42_061, content=text, created_at=1_000) for text in said]
+
+
+def following_a_feed(*said: str) -> Drive:
+    events = versions(*said)
+    scope = Scope(authors=frozenset({events[0].pubkey}), kinds=frozenset({42_061}))
+    drive = Drive(FeedPeer(events[:-1]), scope=scope).run(1)
+    drive.say(*drive.peer.add(events[-1])).run(1)
+    assert drive.link.pull.contiguous.message == events[-1].id
+    return drive
+
+
+def test_a_feed_without_an_epoch_that_has_all_in_its_place_is_resumed():
+    drive = following_a_feed("one", "two", "three")
+    (late,) = versions("late")
+    drive.peer.add(late)
+    drive.cut().run(10)
+    assert late.id in drive.store
+    assert (drive.states, drive.link.repairs) == ([("caught_up", "live")], 0)
+
+
+def test_a_feed_without_an_epoch_that_was_wiped_and_has_the_last_operation_elsewhere_is_noticed():
+    drive = following_a_feed("one", "two", "three")
+    last, epoch = drive.peer.log[-1], drive.link.pull.contiguous.epoch
+    before, after = versions("before", "after")
+    drive.peer.events, drive.peer.log = {}, []
+    drive.peer.add(before, last, after)
+    drive.cut().run(10)
+    assert ("gap", "repairing") in drive.states
+    assert drive.link.pull.contiguous.epoch != epoch
+    assert {before.id, after.id} <= set(drive.store)
+    assert drive.link.caught_up
 
 
 # --- peers that lie ---

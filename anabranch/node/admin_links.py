@@ -36,8 +36,7 @@ async def answer(node: Node, request: Request, path: str, body: dict[str, Any]) 
             return _NOT_FOUND
         if request.method != "POST":
             return _NOT_ALLOWED
-        await node.links.command(name, verb)
-        return json_answer(node.links.describe(name))
+        return await _command(node, name, verb)
     except NoSuchLink as error:
         return json_answer({"error": str(error)}, 404)
     except LinkError as error:
@@ -45,6 +44,16 @@ async def answer(node: Node, request: Request, path: str, body: dict[str, Any]) 
     except StoreError as error:
         log.error("a change of a link could not be stored", extra={"link": name, "cause": str(error)})
         return json_answer({"error": "the change could not be stored; is there room on the disk? see the log"}, 503)
+
+
+async def _command(node: Node, name: str, verb: str) -> Answer:
+    try:
+        await node.links.command(name, verb)
+    except StoreError as error:
+        log.error("a command to a link could not be stored", extra={"link": name, "cause": str(error)})
+        wait = "it is written down as soon as there is room on the disk, and a restart before that forgets it"
+        return json_answer({"error": f"the link does as it was told, but that is not stored yet: {wait}"}, 503)
+    return json_answer(node.links.describe(name))
 
 
 async def _all(node: Node, request: Request, body: dict[str, Any]) -> Answer:

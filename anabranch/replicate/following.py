@@ -57,6 +57,12 @@ class _Dialled(NamedTuple):
     identity: Identity | None
 
 
+class _Written(NamedTuple):
+    """Somebody waits until all that was to be done before this is done, and written down."""
+
+    reached: asyncio.Future[StoreError | None]
+
+
 class World(Protocol):
     """What all links of a node share."""
 
@@ -94,7 +100,7 @@ class Following:
         """When it was last seen to be caught up."""
         self._world = world
         self._host = world.host
-        self._todo: deque[Effect] = deque()
+        self._todo: deque[Effect | _Written] = deque()
         self._unwritten: deque[Effect] = deque()  # found no room on the disk, and nobody would say it again
         self._write_at = 0.0
         self._stirred = asyncio.Event()
@@ -115,6 +121,16 @@ class Following:
         self._mark()
         self._tell(step(self.link, self._now))
         self._stirred.set()
+
+    async def command(self, step: Callable[[Link, float], list[Effect]]) -> None:
+        """The same for somebody who is to be told once it is on disk. `StoreError`: it holds, and is not there yet."""
+        self.call(step)
+        reached: asyncio.Future[StoreError | None] = asyncio.get_running_loop().create_future()
+        self._todo.append(_Written(reached))
+        await asyncio.wait((reached, self._task), return_when=asyncio.FIRST_COMPLETED)
+        failure = reached.result() if reached.done() else StoreError("the link was stopped meanwhile")
+        if failure is not None:
+            raise failure
 
     def stir(self) -> None:
         """Our own log has grown."""
@@ -229,8 +245,14 @@ class Following:
 
     # --- effects ---
 
-    async def _perform(self, effect: Effect) -> None:
+    async def _perform(self, effect: Effect | _Written) -> None:
         match effect:
+            case _Written(reached):
+                try:
+                    await self._write_unwritten()
+                    reached.set_result(None)
+                except StoreError as error:
+                    reached.set_result(error)
             case do.Send(message):
                 await self._send(message)
             case do.Apply():

@@ -221,7 +221,7 @@ class Links:
             raise
 
     async def command(self, name: str, verb: str) -> None:
-        """pause, resume, repair or reset."""
+        """pause, resume, repair or reset; done once it is written down."""
         link = self.find(name)
         if verb == "repair":
             if link.link.state == "paused":
@@ -233,7 +233,7 @@ class Links:
             "repair": Link.repair,
             "reset": Link.reset,
         }
-        link.call(steps[verb])
+        await link.command(steps[verb])
 
     async def repair(self, name: str) -> None:
         await self.command(name, "repair")

@@ -175,7 +175,8 @@ async def test_a_pause_that_found_no_room_on_the_disk_is_written_when_there_is_s
     await links.add(spec("up"))
     await asyncio.sleep(0.05)
     host.full = True
-    await links.command("up", "pause")
+    with pytest.raises(StoreError):
+        await links.command("up", "pause")
     await asyncio.sleep(0.1)
     assert host.saved["up"].state != "paused"
     host.full = False
@@ -183,6 +184,43 @@ async def test_a_pause_that_found_no_room_on_the_disk_is_written_when_there_is_s
     assert host.saved["up"].state == "paused"
     assert [one.after for one in host.transitions if one is not None].count("paused") == 1
     await links.stop()
+
+
+class SlowHost(FullHost):
+    def __init__(self):
+        super().__init__()
+        self.forgotten = []
+
+    async def write(self, job):
+        await asyncio.sleep(0.02)
+        return job(self)
+
+    def forget_link(self, name):
+        self.forgotten.append(name)
+
+
+async def test_a_command_is_answered_when_what_it_says_is_on_disk():
+    host = SlowHost()
+    links = Links(host, clock=time.monotonic, wall=lambda: 1_800_000_000, share=lambda: 0.5)
+    await links.add(spec("up"))
+    await links.command("up", "pause")
+    assert host.saved["up"].state == "paused"
+    await links.command("up", "resume")
+    assert host.saved["up"].state == "initial"
+    await links.command("up", "reset")
+    assert host.forgotten == ["up"]
+    await links.stop()
+
+
+async def test_a_command_to_a_link_that_is_stopped_meanwhile_ends():
+    host = SlowHost()
+    links = Links(host, clock=time.monotonic, wall=lambda: 1_800_000_000, share=lambda: 0.5)
+    await links.add(spec("up"))
+    commanded = asyncio.create_task(links.command("up", "pause"))
+    await asyncio.sleep(0)
+    await links.stop()
+    with pytest.raises(StoreError):
+        await asyncio.wait_for(commanded, 1)
 
 
 async def test_what_finds_no_room_on_the_disk_is_counted_and_logged_once(monkeypatch, caplog):

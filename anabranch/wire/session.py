@@ -154,7 +154,7 @@ class Session:
         self._bad = 0
         self.authors: frozenset[str] = frozenset()  # proven by AUTH
         self.grant: Grant | None = None  # shown by TOKEN
-        self.open: dict[str, int] = {}  # subscriptions, replaying or live, and how many values their filters have
+        self.open: dict[str, int] = {}  # subscriptions, replaying or live, and how much room their filters take
         self.reconciling: dict[str, bool] = {}  # reconciliations under way, and whether of revisions
 
     def greeting(self) -> list[Effect]:
@@ -222,7 +222,7 @@ class Session:
         try:
             value = _any(raw)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            return self._refuse("invalid: expected a JSON array message")
+            return self._refuse(_EVENT_SHAPE if _several(raw) else "invalid: expected a JSON array message")
         id = value.get("id") if isinstance(value, dict) else None
         if not isinstance(id, str) or len(id) > 64:
             return self._refuse(text if isinstance(value, dict) else _EVENT_SHAPE)
@@ -536,6 +536,14 @@ _HANDLERS: dict[str, Callable[[Session, list[Any], int], list[Effect]]] = {
 def _strings(value: Any) -> list[str] | None:
     """The value, if it is a list of strings; what it should be is said elsewhere."""
     return value if isinstance(value, list) and all(isinstance(item, str) for item in value) else None
+
+
+def _several(raw: bytes) -> bool:
+    """Whether this, which is no JSON value, is several of them: a message that is an array, and too long."""
+    try:
+        return len(_array(b"[%b]" % raw)) > 1
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return False
 
 
 def _unhex(value: Any) -> bytes | None:

@@ -88,7 +88,10 @@ class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     subscription_id_characters: doc(Positive, "characters of a subscription id") = 64
     filters: doc(Positive, "filters of one REQ") = 20
     filter_values: doc(Positive, "values in all the lists of a filter") = 2_000
-    open_filter_values: doc(Positive, "values in the filters of all open subscriptions of one connection") = 20_000
+    open_filter_values: doc(
+        Positive,
+        "values in the filters of all open subscriptions of one connection; one counts once for every 64 characters",
+    ) = 20_000
     query_limit: doc(Positive, "events that one filter gets at the most") = 50_000
     query_seconds: doc(Positive, "how long one query may take") = 20
     queries_at_once: doc(Positive, "queries of one connection that are read at the same time") = 2

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from anabranch.core import filter as filters
-from anabranch.core.filter import Filter, integer, integers, strings
+from anabranch.core.filter import Filter, integer, integers, room, strings
 from anabranch.core.nostr import KIND_MAX, TIMESTAMP_MAX, Invalid, is_hex
 from anabranch.core.operation import Action, Family, Operation, Removal
 from anabranch.core.revisions import GIFT_WRAP
@@ -77,8 +77,8 @@ ChangesQuery = SnapshotQuery | RevisionQuery | LogQuery
 
 
 def size(query: ChangesQuery) -> int:
-    """How many values its conditions name."""
-    return 1 + sum(len(values) for values in query.conditions if values is not None)
+    """How much room its values take; see `filter.room`."""
+    return 1 + room(query.conditions)
 
 
 def impossible(query: ChangesQuery) -> bool:

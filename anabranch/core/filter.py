@@ -7,12 +7,14 @@ runs and that every stored query is held equal to.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import msgspec
 
 from anabranch.core.nostr import KIND_MAX, TIMESTAMP_MAX, Event, Invalid, is_hex
 
+VALUE_CHARACTERS = 64  # of a value that counts once: an id, a key
 _TAG_KEY = re.compile(r"#[A-Za-z]")
 
 
@@ -35,12 +37,8 @@ class Filter(msgspec.Struct, frozen=True):
 
     @property
     def size(self) -> int:
-        """How many values its conditions name."""
-        return sum(
-            len(values)
-            for values in (self.ids, self.authors, self.kinds, *(v for _, v in self.tags))
-            if values is not None
-        )
+        """How much room its values take; see `room`."""
+        return room((self.ids, self.authors, self.kinds, *(values for _, values in self.tags)))
 
     def live(self) -> Filter:
         """What of the filter counts for events yet to come."""
@@ -69,6 +67,15 @@ def parse(raw: Any, values_max: int) -> Filter:
         else:
             raise Invalid(f"unknown filter field {key[:32]!r}")
     return Filter(**fields, tags=tuple(sorted(tags, key=lambda tag: tag[0])))
+
+
+def room(conditions: Iterable[Collection[str | int] | None]) -> int:
+    """How much room the values of conditions take: one for an id, a key or a number; a longer text counts as many."""
+    return sum(
+        1 if isinstance(value, int) else 1 + max(0, len(value) - 1) // VALUE_CHARACTERS
+        for values in conditions
+        for value in values or ()
+    )
 
 
 def strings(key: str, value: Any, values_max: int) -> frozenset[str]:

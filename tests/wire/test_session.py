@@ -56,6 +56,25 @@ def test_a_feed_counts_its_values_too():
     assert list(one.open) == ["a"]
 
 
+def test_long_values_count_for_the_memory_that_they_hold():
+    one, author = session(open_values=100), Author.random().pubkey
+    assert [type(e) for e in say(one, "REQ", "a", {"#t": ["x" * 64, "", "y" * 65]})] == [Query]
+    assert one.open == {"a": 4}
+    assert told(say(one, "REQ", "b", {"#t": ["x" * 260_000]})) == [["CLOSED", "b", MANY]]
+    feed = {"mode": "tail", "authors": [author], "kinds": [42061], "#d": ["x" * 260_000]}
+    assert told(say(one, "CHANGES", "b", feed)) == [["CHANGES", "b", "ERR", "too many filter values"]]
+    assert list(one.open) == ["a"]
+
+
+def test_an_event_message_with_too_much_in_it_is_told_what_it_should_be():
+    for message in (b'["EVENT",{},{}]', b'["EVENT", {}, {}]', b'["EVENT",{"id":"x"},1]', b'["EVENT"]', b'["EVENT",1]'):
+        answer = told(session().receive(message, NOW))
+        assert answer == [["NOTICE", "invalid: EVENT requires an event object"]], message
+    for message in (b'["EVENT",]', b'["EVENT",{},]', b'["EVENT",{}{}]', b'["EVENT",{"a":"\xff"}]'):
+        answer = told(session().receive(message, NOW))
+        assert answer == [["NOTICE", "invalid: expected a JSON array message"]], message
+
+
 def test_what_is_closed_replaced_or_ended_counts_no_longer():
     one = session(open_values=100)
     for end in (

@@ -1,8 +1,8 @@
 """One socket: first HTTP, then perhaps a websocket session.
 
 Everything that is to be sent in one turn of the event loop goes out in one write. Reading pauses while too much of
-what was sent waits to be stored; a reader of live events that falls too far behind is told and dropped, and never
-slows anybody else.
+what was sent waits to be stored, and while an AUTH is being proven. A reader of live events that falls too far behind
+is told and dropped, and never slows anybody else.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import h11
@@ -57,6 +58,7 @@ class Connection(asyncio.Protocol):
         "_drained",
         "_flushing",
         "_frames",
+        "_held",
         "_http",
         "_in_flight",
         "_in_flight_bytes",
@@ -64,6 +66,7 @@ class Connection(asyncio.Protocol):
         "_node",
         "_out",
         "_paused_reading",
+        "_proving",
         "_reading",
         "_reconciling",
         "_request",
@@ -92,9 +95,10 @@ class Connection(asyncio.Protocol):
         self._live: dict[str, Subscription] | None = None
         self._reconciling: dict[str, Reconciling] | None = None
         self._tasks: dict[str, asyncio.Task[None]] | None = None
+        self._held: Iterator[tuple[int, bytes]] | None = None  # what came after an AUTH that is being proven
         self._in_flight = self._in_flight_bytes = 0
         self._reading = asyncio.Semaphore(node.settings.limits.queries_at_once)
-        self._paused_reading = False
+        self._paused_reading = self._proving = False
         self._stopped = False
         self.id = ""
         self.peer = ""
@@ -255,11 +259,18 @@ class Connection(asyncio.Protocol):
     # --- the websocket ---
 
     def _receive_frames(self, reader: frames.FrameReader, data: bytes) -> None:
+        if self._held is not None:  # a transport may still have had something when it was told to read no further
+            self._held = chain(self._held, reader.feed(data))
+        else:
+            self._take(reader.feed(data))
+
+    def _take(self, arrived: Iterator[tuple[int, bytes]]) -> None:
+        """Take up frames in order. What follows an AUTH waits until that is proven, since it may depend on it."""
         session = self.session
         assert session is not None
         time, received = now.seconds(), 0
         try:
-            for opcode, payload in reader.feed(data):
+            for opcode, payload in arrived:
                 if opcode == frames.TEXT:
                     received += 1
                     self._carry_out(session.receive(payload, time))
@@ -271,6 +282,10 @@ class Connection(asyncio.Protocol):
                     self.send(frames.control(frames.CLOSE, payload[:2]))
                     self._finish()
                 if self._closing:
+                    break
+                if self._proving:
+                    self._held = arrived
+                    self._pause_reading()
                     break
         except frames.ProtocolError as error:
             self.hang_up(error.code, error.reason)
@@ -308,6 +323,7 @@ class Connection(asyncio.Protocol):
                 case Count():
                     self._start(f"count {id(effect)}", self._node.replay.count(self, effect))
                 case Prove():
+                    self._proving = True
                     self._start(f"auth {id(effect)}", self._prove(effect))
                 case Cancel():
                     self._cancel(effect.subscription)
@@ -315,9 +331,14 @@ class Connection(asyncio.Protocol):
                     self.hang_up(frames.POLICY, effect.reason)
 
     async def _prove(self, asked: Prove) -> None:
-        held = await self._node.prove(asked.event)
-        if self.session is not None and not self._closing:
-            self._carry_out(self.session.proven(asked.event, held))
+        proven = await self._node.prove(asked.event)
+        if self.session is None or self._closing:
+            return
+        self._proving = False
+        self._carry_out(self.session.proven(asked.event, proven))
+        held, self._held = self._held, None
+        if held is not None and not self._closing:
+            self._take(held)
 
     # --- subscriptions ---
 
@@ -489,6 +510,7 @@ class Connection(asyncio.Protocol):
             and not self._stopped
             and self._transport is not None
             and not self._closing
+            and not self._proving
             and self._in_flight <= limits.events_in_flight // 2
             and self._in_flight_bytes <= limits.bytes_in_flight // 2
             and len(self._tasks or ()) <= limits.queries_waiting // 2
@@ -536,7 +558,7 @@ class Connection(asyncio.Protocol):
             self._node.hub.leave(subscription)
         for name in list(self._reconciling or ()):
             self._end_reconciliation(name)
-        self._live = None
+        self._live = self._held = None
         self._wake()
 
     def _see_off(self, waiting: int, left: int) -> None:

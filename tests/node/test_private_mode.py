@@ -138,6 +138,49 @@ async def test_answers_sent_back_to_back_are_all_heard(
         assert (await stranger.publish(snapshot(who, "note", {"x": 1}))).accepted
 
 
+async def test_what_follows_an_authentication_at_once_is_taken_as_authenticated(
+    private_node: Node, connect: Callable
+) -> None:
+    for _ in range(10):
+        who, other, client = Author.random(), Author.random(), await connect(private_node)
+        challenge = await client.challenge()
+        event, second = snapshot(who, "note", {"x": 1}), snapshot(other, "note", {"x": 1})
+        feed = {"mode": "tail", "authors": [who.pubkey], "kinds": [NOTE]}
+        client.send_together(
+            ["AUTH", who.auth(challenge, private_node.url)],
+            ["EVENT", event],
+            ["EVENT", second],
+            ["AUTH", other.auth(challenge, private_node.url)],
+            ["EVENT", second],
+            ["REQ", "q", {"authors": [who.pubkey]}],
+            ["CHANGES", "c", feed],
+        )
+        assert (await client.next(("OK", event["id"])))[2] is True
+        assert [(await client.next(("OK", second["id"])))[2] for _ in range(2)] == [False, True], "not in order"
+        frame = await client.next_of("q")
+        while frame[0] == "EVENT":
+            frame = await client.next_of("q")
+        assert frame == ["EOSE", "q"]
+        frame = await client.next_of("c")
+        while frame[2] == "EVENT":
+            frame = await client.next_of("c")
+        assert frame[:3] == ["CHANGES", "c", "EOSE"]
+        assert (await client.publish(snapshot(who, "note", {"x": 2}))).accepted
+
+
+async def test_a_connection_that_ends_while_it_authenticates_leaves_nothing_behind(
+    private_node: Node, connect: Callable, member: RelayClient, author: Author
+) -> None:
+    for _ in range(20):
+        who, client = Author.random(), await connect(private_node)
+        challenge = await client.challenge()
+        auths = [["AUTH", who.auth(challenge, private_node.url)]] * 5
+        client.send_together(*auths, ["EVENT", snapshot(who, "note", {"x": 1})])
+        client.connection.transport.abort()
+    assert (await member.publish(snapshot(author, "note", {"x": 1}))).accepted
+    assert "Traceback" not in private_node.log.read_text()
+
+
 async def test_authentication_belongs_to_one_connection(
     private_node: Node, member: RelayClient, stranger: RelayClient, author: Author
 ) -> None:

@@ -102,9 +102,14 @@ class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         Positive, "events of one connection that may wait to be stored; then its socket is read no further"
     ) = 2_000
     bytes_in_flight: doc(Positive, "bytes of the same; then likewise") = 8_388_608
+    bytes_in_flight_total: doc(
+        Positive, "bytes of all connections' events that may wait to be stored; then who sends more is read no further"
+    ) = 134_217_728
     bad_messages: doc(Positive, "refused messages in a row after which a connection is closed") = 1_000
     send_buffer_bytes: doc(
-        Positive, "bytes that may wait for a reader of live events; one that is further behind is dropped"
+        Positive,
+        "bytes that may wait for a reader of live events; one that is further behind and comes no nearer for 2 s, "
+        "or is twice as far behind, is dropped",
     ) = 8_388_608
     reconciliations: doc(Positive, "negentropy sessions of one connection") = 16
     reconcile_items: doc(Positive, "items of the set that a negentropy session compares") = 2_000_000

@@ -30,7 +30,7 @@ from anabranch.wire import messages
 
 FEW = 4  # so few are proven where they are stored
 BATCH_MIN, BATCH_MAX = 16, 256
-GROUP_MAX = 1_536
+GROUP_MAX, GROUP_BYTES = 1_536, 4_194_304  # all of a group goes to each live subscriber at once
 LINGER_SECONDS = 0.004
 MANY = 1_000  # removals at once
 
@@ -63,11 +63,13 @@ class Admission:
         hub: Hub,
         sets: Sets,
         metrics: Metrics,
+        bytes_max: int,
+        group_bytes: int = GROUP_BYTES,
         many_removed: Callable[[], None] = lambda: None,
         grown: Callable[[], None] = lambda: None,
     ) -> None:
-        """`many_removed` is called when a group has removed so much that there may be more to remove, `grown` whenever
-        something was published."""
+        """With `bytes_max` under way it is full; a group has `group_bytes` at the most. `many_removed` is called when a
+        group has removed so much that there may be more to remove, `grown` whenever something was published."""
         self._many_removed = many_removed
         self._grown = grown
         self._sets = sets
@@ -81,16 +83,24 @@ class Admission:
         self._committing = False
         self._linger: asyncio.TimerHandle | None = None
         self._scheduled = False
-        self._in_flight = 0
+        self._in_flight = self._in_flight_bytes = 0
+        self._bytes_max = bytes_max
+        self._group_bytes = min(GROUP_BYTES, group_bytes)
         self._drained: asyncio.Future[None] | None = None
 
     @property
     def in_flight(self) -> int:
         return self._in_flight
 
+    @property
+    def full(self) -> bool:
+        """Whether so much is under way that whoever has something of it here should offer no more for now."""
+        return self._in_flight_bytes >= self._bytes_max
+
     def offer(self, publisher: Publisher, operation: Operation, access_key: str | None) -> None:
         self._waiting.append((publisher, Offer(operation, access_key)))
         self._in_flight += 1
+        self._in_flight_bytes += len(operation.raw)
         if not self._scheduled:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._dispatch)
@@ -161,6 +171,8 @@ class Admission:
         if self._committing or not self._proven:
             return
         items, self._proven = self._proven, []
+        if self._in_flight_bytes > self._group_bytes:
+            items, self._proven = _first(items, self._group_bytes)
         self._committing = True
         self._writer.append([offer for _, offer in items], partial(self._committed, items))
 
@@ -218,11 +230,23 @@ class Admission:
         self._grown()
 
     def _answer(self, items: Sequence[_Item], answers: Sequence[bytes]) -> None:
-        for (publisher, offer), answer in zip(items, answers, strict=True):
-            publisher.acknowledge(answer, len(offer.operation.raw))
         self._in_flight -= len(items)
+        for (publisher, offer), answer in zip(items, answers, strict=True):
+            size = len(offer.operation.raw)
+            self._in_flight_bytes -= size
+            publisher.acknowledge(answer, size)
         if not self._in_flight and self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
+
+
+def _first(items: list[_Item], bytes_max: int) -> tuple[list[_Item], list[_Item]]:
+    """As many as make a group by their bytes, one at least; and the others."""
+    size = 0
+    for number, (_, offer) in enumerate(items):
+        size += len(offer.operation.raw)
+        if size > bytes_max and number:
+            return items[:number], items[number:]
+    return items, []
 
 
 def _ok(operation: Operation, outcome: Outcome) -> bytes:

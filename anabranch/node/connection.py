@@ -2,7 +2,7 @@
 
 Everything that is to be sent in one turn of the event loop goes out in one write. Reading pauses while too much of
 what was sent waits to be stored, and while an AUTH is being proven. A reader of live events that falls too far behind
-is told and dropped, and never slows anybody else.
+and does not catch up is told and dropped, and never slows anybody else.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ log = logging.getLogger(__name__)
 BODY_MAX = 1_048_576
 CLOSE_SECONDS = 10.0  # how long a peer that is let go may read nothing
 FAREWELLS = 5  # so often it may read a part of what waits for it
+LAG_SECONDS = 2.0  # in which a reader that is too far behind has to come nearer
 _HIGH_WATER = 262_144
 
 
@@ -62,6 +63,7 @@ class Connection(asyncio.Protocol):
         "_http",
         "_in_flight",
         "_in_flight_bytes",
+        "_lagging",
         "_live",
         "_node",
         "_out",
@@ -97,6 +99,7 @@ class Connection(asyncio.Protocol):
         self._tasks: dict[str, asyncio.Task[None]] | None = None
         self._held: Iterator[tuple[int, bytes]] | None = None  # what came after an AUTH that is being proven
         self._in_flight = self._in_flight_bytes = 0
+        self._lagging: asyncio.TimerHandle | None = None  # when it is looked at again whether it catches up
         self._reading = asyncio.Semaphore(node.settings.limits.queries_at_once)
         self._paused_reading = self._proving = False
         self._stopped = False
@@ -300,7 +303,11 @@ class Connection(asyncio.Protocol):
                     self._in_flight_bytes += len(effect.operation.raw)
                     self._node.admission.offer(self, effect.operation, effect.access_key)
                     limits = self._node.settings.limits
-                    if self._in_flight >= limits.events_in_flight or self._in_flight_bytes >= limits.bytes_in_flight:
+                    if (
+                        self._in_flight >= limits.events_in_flight
+                        or self._in_flight_bytes >= limits.bytes_in_flight
+                        or self._node.admission.full
+                    ):
                         self._pause_reading()
                 case Send():
                     self.send(frames.text(effect.message))
@@ -446,15 +453,44 @@ class Connection(asyncio.Protocol):
             self._resume_reading()
 
     def _turn_ends(self) -> None:
-        """Write what has gathered; whoever has too much waiting by now is told and dropped."""
-        self._flush()
+        """Write what has gathered. Whoever has too much waiting has a while to catch up.
+
+        What is written only now is not judged: the socket had no chance to take it.
+        """
         transport = self._transport
+        waited = 0 if transport is None else transport.get_write_buffer_size()
+        self._flush()
         if transport is None or self._closing:
             return
-        if transport.get_write_buffer_size() > self._node.settings.limits.send_buffer_bytes:
-            self._node.metrics.dropped.inc()
-            self._tell_lagging()
-            self.hang_up(frames.TRY_LATER, "too slow")
+        most = self._node.settings.limits.send_buffer_bytes
+        if waited > 2 * most:
+            self._drop_lagging()
+        elif self._lagging is None:
+            if (waiting := transport.get_write_buffer_size()) > most:
+                self._watch(waiting)
+        elif waited <= most:
+            self._lagging.cancel()
+            self._lagging = None
+
+    def _watch(self, waiting: int) -> None:
+        """Too much waits: it has to be less after a while, and less again, until it is not too much."""
+
+        def look() -> None:
+            self._lagging = None
+            if self._transport is None or self._closing:
+                return
+            now_waiting = self._transport.get_write_buffer_size()
+            if now_waiting >= waiting:
+                self._drop_lagging()
+            elif now_waiting > self._node.settings.limits.send_buffer_bytes:
+                self._watch(now_waiting)
+
+        self._lagging = self._node.loop.call_later(LAG_SECONDS, look)
+
+    def _drop_lagging(self) -> None:
+        self._node.metrics.dropped.inc()
+        self._tell_lagging()
+        self.hang_up(frames.TRY_LATER, "too slow")
 
     def _flush(self) -> None:
         self._flushing = False
@@ -503,7 +539,7 @@ class Connection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def _resume_reading(self) -> None:
-        """Read on, once half of what was too much is done."""
+        """Read on, once half of what was too much is done; while the node is full, once all that came from here is."""
         limits = self._node.settings.limits
         if (
             self._paused_reading
@@ -514,6 +550,7 @@ class Connection(asyncio.Protocol):
             and self._in_flight <= limits.events_in_flight // 2
             and self._in_flight_bytes <= limits.bytes_in_flight // 2
             and len(self._tasks or ()) <= limits.queries_waiting // 2
+            and not (self._in_flight and self._node.admission.full)
         ):
             self._paused_reading = False
             self._transport.resume_reading()
@@ -559,6 +596,9 @@ class Connection(asyncio.Protocol):
         for name in list(self._reconciling or ()):
             self._end_reconciliation(name)
         self._live = self._held = None
+        if self._lagging is not None:
+            self._lagging.cancel()
+            self._lagging = None
         self._wake()
 
     def _see_off(self, waiting: int, left: int) -> None:

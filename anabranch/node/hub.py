@@ -105,8 +105,9 @@ class _Group:
 
 
 class Hub:
-    def __init__(self, tip: Position) -> None:
+    def __init__(self, tip: Position, recent_bytes: int = RECENT_BYTES) -> None:
         self.tip = tip
+        self._recent_bytes_max = min(RECENT_BYTES, recent_bytes)
         self._groups: dict[Selector, _Group] = {}
         self._index: dict[object, dict[_Group, None]] = {}
         self._tagged: dict[str, int] = {}  # how many index keys there are for a tag name
@@ -211,7 +212,7 @@ class Hub:
             subscription.outlet.send(_frames(subscription, entries))
 
     def _forget_what_is_too_much(self) -> None:
-        while len(self._recent) > RECENT_OPERATIONS or self._recent_bytes > RECENT_BYTES:
+        while len(self._recent) > RECENT_OPERATIONS or self._recent_bytes > self._recent_bytes_max:
             self._recent_bytes -= _weight(self._recent.popleft()[1])
 
     def _candidates(self, change: Operation | Removal) -> Iterable[_Group]:

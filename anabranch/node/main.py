@@ -70,7 +70,7 @@ class Node:
         self.loop = asyncio.get_running_loop()
         settings, limits = self.settings, self.settings.limits
         self._identity = self.store.writer.log()
-        self.hub = Hub(self._identity.tip)
+        self.hub = Hub(self._identity.tip, limits.send_buffer_bytes)
         self._equip()
         await self.readers.start()
         await self.prover.start()
@@ -87,6 +87,8 @@ class Node:
             self.hub,
             self.reconciliation.sets,
             self.metrics,
+            limits.bytes_in_flight_total,
+            limits.send_buffer_bytes,
             lambda: self.retention.soon(),  # both are made below
             lambda: self.links.published(),
         )

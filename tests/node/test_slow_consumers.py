@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 import time
 from collections.abc import Callable, Iterator
 
@@ -33,6 +34,11 @@ def stalled(node: Node, request: list) -> BareSocket:
     while "EOSE" not in bare.read_message():
         pass
     return bare
+
+
+def dropped(node: Node) -> int:
+    lines = node.http("GET", "/metrics").text.splitlines()
+    return int(float(next(line.split()[1] for line in lines if line.startswith("anabranch_slow_consumers_dropped"))))
 
 
 def live_changes(author: Author) -> list:
@@ -153,6 +159,49 @@ async def test_a_subscriber_that_reads_too_slowly_is_told_before_it_is_dropped(
         await (await connect(own)).store(*bulk(author, 200))
         messages = await reading
     assert LAGGING in messages[-1].decode(), messages[-1][:200]
+
+
+async def test_a_subscriber_that_reads_all_the_time_outlives_every_burst(
+    start_node: Callable[..., Node], connect: Callable, author: Author
+) -> None:
+    own = start_node()
+    publishers = [await connect(own) for _ in range(8)]
+    events = [snapshot(author, f"d{n}", {"x": 1}, content="x" * 95_000) for n in range(480)]
+    slow = await asyncio.to_thread(stalled, own, live_changes(author))
+    slow.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
+
+    def read() -> tuple[int, bytes]:
+        """As fast as can be; how much came, and the last of it."""
+        slow.sock.settimeout(3)
+        size, last, buffer = 0, b"", bytearray(1 << 20)
+        try:
+            while count := slow.sock.recv_into(buffer):
+                size += count
+                last = (last + buffer[:count])[-200:]
+        except TimeoutError:
+            pass
+        return size, last
+
+    with slow:
+        reading = asyncio.create_task(asyncio.to_thread(read))
+        await asyncio.gather(*(one.store(*events[n::8]) for n, one in enumerate(publishers)))
+        size, last = await reading
+    assert LAGGING.encode() not in last and b"too slow" not in last
+    assert size > 480 * 95_000
+
+
+async def test_a_subscriber_that_is_stuck_after_a_burst_is_dropped_though_nothing_more_comes(
+    start_node: Callable[..., Node], connect: Callable, author: Author
+) -> None:
+    own = start_node(env={"LIMITS_SEND_BUFFER_BYTES": "4000000"})
+    slow = await asyncio.to_thread(stalled, own, live_changes(author))
+    await (await connect(own)).store(*bulk(author, 170))
+    with slow:
+        for _ in range(50):
+            if dropped(own):
+                break
+            await asyncio.sleep(0.2)
+        assert dropped(own) == 1
 
 
 async def test_many_stalled_subscribers_do_not_slow_a_publisher(

@@ -64,12 +64,13 @@ class Admission:
         sets: Sets,
         metrics: Metrics,
         bytes_max: int,
-        group_bytes: int = GROUP_BYTES,
+        send_buffer_bytes: int,
         many_removed: Callable[[], None] = lambda: None,
         grown: Callable[[], None] = lambda: None,
     ) -> None:
-        """With `bytes_max` under way it is full; a group has `group_bytes` at the most. `many_removed` is called when a
-        group has removed so much that there may be more to remove, `grown` whenever something was published."""
+        """With `bytes_max` under way it is full. With `send_buffer_bytes` waiting a reader is behind: a group has half
+        of that at the most. `many_removed` is called when a group has removed so much that there may be more to remove,
+        `grown` whenever something was published."""
         self._many_removed = many_removed
         self._grown = grown
         self._sets = sets
@@ -85,7 +86,7 @@ class Admission:
         self._scheduled = False
         self._in_flight = self._in_flight_bytes = 0
         self._bytes_max = bytes_max
-        self._group_bytes = min(GROUP_BYTES, group_bytes)
+        self._group_bytes = min(GROUP_BYTES, send_buffer_bytes // 2)
         self._drained: asyncio.Future[None] | None = None
 
     @property

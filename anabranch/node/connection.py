@@ -50,6 +50,7 @@ BODY_MAX = 1_048_576
 CLOSE_SECONDS = 10.0  # how long a peer that is let go may read nothing
 FAREWELLS = 5  # so often it may read a part of what waits for it
 LAG_SECONDS = 2.0  # in which a reader that is too far behind has to come nearer
+HOARD = 4  # so many times what may wait for a reader may gather for it in one turn
 _HIGH_WATER = 262_144
 
 
@@ -440,6 +441,9 @@ class Connection(asyncio.Protocol):
         """Queue frames; all of one turn go out together."""
         if self._closing:
             return
+        if len(data) > _HIGH_WATER and self._hoards():
+            self._drop_lagging()
+            return
         self._out.append(data)
         if not self._flushing:
             self._flushing = True
@@ -465,12 +469,12 @@ class Connection(asyncio.Protocol):
         most = self._node.settings.limits.send_buffer_bytes
         if waited > 2 * most:
             self._drop_lagging()
-        elif self._lagging is None:
-            if (waiting := transport.get_write_buffer_size()) > most:
-                self._watch(waiting)
-        elif waited <= most:
+            return
+        if self._lagging is not None and waited <= most:  # it has caught up
             self._lagging.cancel()
             self._lagging = None
+        if self._lagging is None and (waiting := transport.get_write_buffer_size()) > most:
+            self._watch(waiting)
 
     def _watch(self, waiting: int) -> None:
         """Too much waits: it has to be less after a while, and less again, until it is not too much."""
@@ -486,6 +490,10 @@ class Connection(asyncio.Protocol):
                 self._watch(now_waiting)
 
         self._lagging = self._node.loop.call_later(LAG_SECONDS, look)
+
+    def _hoards(self) -> bool:
+        """Whether far too much has gathered in this turn alone, since many subscriptions want the same."""
+        return sum(map(len, self._out)) > HOARD * self._node.settings.limits.send_buffer_bytes
 
     def _drop_lagging(self) -> None:
         self._node.metrics.dropped.inc()

@@ -105,9 +105,10 @@ class _Group:
 
 
 class Hub:
-    def __init__(self, tip: Position, recent_bytes: int = RECENT_BYTES) -> None:
+    def __init__(self, tip: Position, send_buffer_bytes: int) -> None:
+        """With `send_buffer_bytes` waiting a reader is behind: whoever joins is handed half of that at the most."""
         self.tip = tip
-        self._recent_bytes_max = min(RECENT_BYTES, recent_bytes)
+        self._recent_bytes_max = min(RECENT_BYTES, send_buffer_bytes // 2)
         self._groups: dict[Selector, _Group] = {}
         self._index: dict[object, dict[_Group, None]] = {}
         self._tagged: dict[str, int] = {}  # how many index keys there are for a tag name

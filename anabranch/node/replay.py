@@ -302,9 +302,14 @@ class Replay:
                 reading.cancel()
 
     async def _go_live(self, consumer: Consumer, subscription: Subscription, complete_to: Position) -> None:
-        """Hand over to the hub; where the log has run ahead meanwhile, read on until the hub can take over."""
+        """Hand over to the hub; where the log has run ahead meanwhile, read on until the hub can take over.
+
+        What the hub hands over comes on top of what waits already: so a reader that is behind is waited for first.
+        """
         selector = subscription.selector
         query = selector if isinstance(selector, ChangesQuery) else None
+        if consumer.congested:
+            await consumer.writable()
         while consumer.has(subscription) and not self._hub.join(subscription, complete_to):
             page = await consumer.read(
                 lambda r, since=complete_to: r.changes(  # type: ignore[misc]

@@ -72,8 +72,8 @@ class Transport:
 
 class World:
     def __init__(self, **limits: int) -> None:
-        self.hub, self.writer = Hub(Position(0)), Writer()
         settings = Settings(limits=LimitSettings(**limits))
+        self.hub, self.writer = Hub(Position(0), settings.limits.send_buffer_bytes), Writer()
         sets = SimpleNamespace(published=lambda operations: None, removed=lambda removals: None)
         self.admission = Admission(
             Prover(),  # type: ignore[arg-type]
@@ -122,7 +122,7 @@ async def test_a_group_has_no_more_bytes_than_a_reader_may_be_handed_at_once(
             stored += [offer.operation for offer in world.writer.groups[0][0]]
             world.writer.commit()
     assert stored == operations, "all of them, in order"
-    assert max(world.writer.sizes) <= min(GROUP_BYTES, send_buffer_bytes)
+    assert max(world.writer.sizes) <= min(GROUP_BYTES, send_buffer_bytes // 2)
     assert world.admission.in_flight == 0
 
 
@@ -149,5 +149,5 @@ async def test_what_a_subscription_is_handed_when_it_joins_fits_into_a_small_buf
     hub.publish([(Position(n + 1), one) for n, one in enumerate(operations)])
     handed: list[bytes] = []
     subscription = Subscription(SimpleNamespace(send=handed.append), "s", (), Style.EVENT)  # type: ignore[arg-type]
-    assert not hub.join(subscription, Position(100)), "that is read from the store"
-    assert hub.join(subscription, Position(117))
+    assert not hub.join(subscription, Position(116)), "that is read from the store"
+    assert hub.join(subscription, Position(118))

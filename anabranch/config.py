@@ -103,7 +103,9 @@ class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     ) = 2_000
     bytes_in_flight: doc(Positive, "bytes of the same; then likewise") = 8_388_608
     bytes_in_flight_total: doc(
-        Positive, "bytes of all connections' events that may wait to be stored; then who sends more is read no further"
+        Positive,
+        "bytes of all connections' events that may wait to be stored, and 2000 for each event beside its own; "
+        "then no socket is read until half of that is done",
     ) = 134_217_728
     bad_messages: doc(Positive, "refused messages in a row after which a connection is closed") = 1_000
     send_buffer_bytes: doc(

@@ -20,6 +20,7 @@ from typing import Protocol
 from anabranch.core import nostr
 from anabranch.core.operation import Operation, Removal
 from anabranch.core.token import Position
+from anabranch.node.gate import Gate
 from anabranch.node.hub import Hub, Published
 from anabranch.node.metrics import Metrics
 from anabranch.node.prover import Prover
@@ -63,13 +64,13 @@ class Admission:
         hub: Hub,
         sets: Sets,
         metrics: Metrics,
-        bytes_max: int,
+        gate: Gate,
         send_buffer_bytes: int,
         many_removed: Callable[[], None] = lambda: None,
         grown: Callable[[], None] = lambda: None,
     ) -> None:
-        """With `bytes_max` under way it is full. With `send_buffer_bytes` waiting a reader is behind: a group has half
-        of that at the most. `many_removed` is called when a group has removed so much that there may be more to remove,
+        """The gate is told what is answered. With `send_buffer_bytes` waiting a reader is behind: a group has half of
+        that at the most. `many_removed` is called when a group has removed so much that there may be more to remove,
         `grown` whenever something was published."""
         self._many_removed = many_removed
         self._grown = grown
@@ -84,8 +85,8 @@ class Admission:
         self._committing = False
         self._linger: asyncio.TimerHandle | None = None
         self._scheduled = False
-        self._in_flight = self._in_flight_bytes = 0
-        self._bytes_max = bytes_max
+        self._in_flight = 0
+        self._gate = gate
         self._group_bytes = min(GROUP_BYTES, send_buffer_bytes // 2)
         self._drained: asyncio.Future[None] | None = None
 
@@ -93,15 +94,9 @@ class Admission:
     def in_flight(self) -> int:
         return self._in_flight
 
-    @property
-    def full(self) -> bool:
-        """Whether so much is under way that whoever has something of it here should offer no more for now."""
-        return self._in_flight_bytes >= self._bytes_max
-
     def offer(self, publisher: Publisher, operation: Operation, access_key: str | None) -> None:
         self._waiting.append((publisher, Offer(operation, access_key)))
         self._in_flight += 1
-        self._in_flight_bytes += len(operation.raw)
         if not self._scheduled:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._dispatch)
@@ -172,7 +167,7 @@ class Admission:
         if self._committing or not self._proven:
             return
         items, self._proven = self._proven, []
-        if self._in_flight_bytes > self._group_bytes:
+        if self._gate.bytes > self._group_bytes:
             items, self._proven = _first(items, self._group_bytes)
         self._committing = True
         self._writer.append([offer for _, offer in items], partial(self._committed, items))
@@ -232,10 +227,12 @@ class Admission:
 
     def _answer(self, items: Sequence[_Item], answers: Sequence[bytes]) -> None:
         self._in_flight -= len(items)
+        total = 0
         for (publisher, offer), answer in zip(items, answers, strict=True):
             size = len(offer.operation.raw)
-            self._in_flight_bytes -= size
+            total += size
             publisher.acknowledge(answer, size)
+        self._gate.answered(len(items), total)
         if not self._in_flight and self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
 

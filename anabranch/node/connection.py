@@ -1,8 +1,8 @@
 """One socket: first HTTP, then perhaps a websocket session.
 
 Everything that is to be sent in one turn of the event loop goes out in one write. Reading pauses while too much of
-what was sent waits to be stored, and while an AUTH is being proven. A reader of live events that falls too far behind
-and does not catch up is told and dropped, and never slows anybody else.
+what was read waits to be stored, here or in the whole node, and while an AUTH is being proven. A reader of live events
+that falls too far behind and does not catch up is told and dropped, and never slows anybody else.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ class Connection(asyncio.Protocol):
                         return
                 elif isinstance(event, h11.EndOfMessage) and self._request is not None:
                     (request, body), self._request = self._request, None
-                    self._pause_reading()
+                    self.pause_reading()
                     self._start("http", self._serve_http(request, bytes(body)))
                     return
                 else:  # NEED_DATA, PAUSED, CLOSED
@@ -208,7 +208,7 @@ class Connection(asyncio.Protocol):
         if not self._closing:
             self._next_http()
             if (self._tasks or {}).get("http") is served:
-                self._resume_reading()
+                self.resume_reading()
 
     def _refuse_http(self, status: int, text: bytes) -> None:
         self._write_http(Answer(status, text, headers=(("connection", "close"),)))
@@ -273,6 +273,7 @@ class Connection(asyncio.Protocol):
         session = self.session
         assert session is not None
         time, received = now.seconds(), 0
+        events, size = self._in_flight, self._in_flight_bytes
         try:
             for opcode, payload in arrived:
                 if opcode == frames.TEXT:
@@ -289,10 +290,13 @@ class Connection(asyncio.Protocol):
                     break
                 if self._proving:
                     self._held = arrived
-                    self._pause_reading()
+                    self.pause_reading()
                     break
         except frames.ProtocolError as error:
             self.hang_up(error.code, error.reason)
+        finally:
+            if self._in_flight > events:
+                self._node.gate.took(self._in_flight - events, self._in_flight_bytes - size)
         if received:
             self._node.metrics.messages.inc(received)
 
@@ -304,12 +308,8 @@ class Connection(asyncio.Protocol):
                     self._in_flight_bytes += len(effect.operation.raw)
                     self._node.admission.offer(self, effect.operation, effect.access_key)
                     limits = self._node.settings.limits
-                    if (
-                        self._in_flight >= limits.events_in_flight
-                        or self._in_flight_bytes >= limits.bytes_in_flight
-                        or self._node.admission.full
-                    ):
-                        self._pause_reading()
+                    if self._in_flight >= limits.events_in_flight or self._in_flight_bytes >= limits.bytes_in_flight:
+                        self.pause_reading()
                 case Send():
                     self.send(frames.text(effect.message))
                 case Query():
@@ -370,7 +370,7 @@ class Connection(asyncio.Protocol):
         task = asyncio.get_running_loop().create_task(work)
         self._tasks[name] = task
         if len(self._tasks) >= self._node.settings.limits.queries_waiting:
-            self._pause_reading()
+            self.pause_reading()
         task.add_done_callback(lambda task: self._task_done(name, task))
 
     def _task_done(self, name: str, task: asyncio.Task[None]) -> None:
@@ -378,7 +378,7 @@ class Connection(asyncio.Protocol):
             del self._tasks[name]
             if not self._tasks:
                 self._tasks = None
-            self._resume_reading()
+            self.resume_reading()
         self._failed(task)
 
     def _failed(self, task: asyncio.Task[None]) -> None:
@@ -454,7 +454,7 @@ class Connection(asyncio.Protocol):
         self._in_flight_bytes -= size
         self.send(frames.text(answer))
         if self._paused_reading:
-            self._resume_reading()
+            self.resume_reading()
 
     def _turn_ends(self) -> None:
         """Write what has gathered. Whoever has too much waiting has a while to catch up.
@@ -541,13 +541,13 @@ class Connection(asyncio.Protocol):
         if drained is not None and not drained.done():
             drained.set_result(None)
 
-    def _pause_reading(self) -> None:
+    def pause_reading(self) -> None:
         if not self._paused_reading and self._transport is not None:
             self._paused_reading = True
             self._transport.pause_reading()
 
-    def _resume_reading(self) -> None:
-        """Read on, once half of what was too much is done; while the node is full, once all that came from here is."""
+    def resume_reading(self) -> None:
+        """Read on, once half of what was too much is done, here and in the whole node."""
         limits = self._node.settings.limits
         if (
             self._paused_reading
@@ -558,7 +558,7 @@ class Connection(asyncio.Protocol):
             and self._in_flight <= limits.events_in_flight // 2
             and self._in_flight_bytes <= limits.bytes_in_flight // 2
             and len(self._tasks or ()) <= limits.queries_waiting // 2
-            and not (self._in_flight and self._node.admission.full)
+            and not (self.session is not None and self._node.gate.closed)
         ):
             self._paused_reading = False
             self._transport.resume_reading()
@@ -571,7 +571,7 @@ class Connection(asyncio.Protocol):
     def stop_reading(self) -> None:
         """Take nothing more; what was taken is still answered."""
         self._stopped = True
-        self._pause_reading()
+        self.pause_reading()
 
     # --- ending ---
 

@@ -26,6 +26,7 @@ from anabranch.node.access import Access
 from anabranch.node.admin import Admin
 from anabranch.node.admission import Admission
 from anabranch.node.connection import Connection
+from anabranch.node.gate import Gate
 from anabranch.node.http import Http
 from anabranch.node.hub import Hub
 from anabranch.node.linking import NodeHost, Reloading, link_specs
@@ -71,6 +72,7 @@ class Node:
         settings, limits = self.settings, self.settings.limits
         self._identity = self.store.writer.log()
         self.hub = Hub(self._identity.tip, limits.send_buffer_bytes)
+        self.gate = Gate(limits.bytes_in_flight_total, self.sessions)
         self._equip()
         await self.readers.start()
         await self.prover.start()
@@ -87,7 +89,7 @@ class Node:
             self.hub,
             self.reconciliation.sets,
             self.metrics,
-            limits.bytes_in_flight_total,
+            self.gate,
             limits.send_buffer_bytes,
             lambda: self.retention.soon(),  # both are made below
             lambda: self.links.published(),
@@ -162,6 +164,7 @@ class Node:
         gauge("reconciliations", "Negentropy sessions under way", lambda: self.reconciliation.sessions)
         gauge("log_tip", "The last position published", lambda: self.hub.tip)
         gauge("operations_in_flight", "Operations taken and not yet answered", lambda: self.admission.in_flight)
+        gauge("bytes_in_flight", "Memory that these take, roughly", lambda: self.gate.bytes)
 
     def _removed(self, removals: Sequence[Removal]) -> None:
         self.admission.publish([], removals)
@@ -238,6 +241,8 @@ class Node:
     def upgraded(self, connection: Connection) -> None:
         self.sessions[connection] = None
         self.metrics.connections_total.inc()
+        if self.gate.closed:
+            connection.pause_reading()
 
     def closed(self, connection: Connection) -> None:
         self._sockets.pop(connection, None)

@@ -44,7 +44,7 @@ from anabranch.replicate.spec import LinkSpec, Timing
 from anabranch.store.contract import KEYS_ASKED_FOR, LinkRecord, StoreBusy, StoreError
 from anabranch.store.opening import AnyStore, open_store
 from anabranch.wire import frames, messages
-from anabranch.wire.session import KEY_LOST, Rules
+from anabranch.wire.session import KEY_LOST, KEY_WANTED, Rules
 
 log = logging.getLogger(__name__)
 
@@ -256,8 +256,8 @@ class Node:
         for connection in list(self.sessions):
             session = connection.session
             if session is not None and (session.grant.key == key if session.grant else key is None and session.authors):
-                connection.send(frames.text(messages.notice(KEY_LOST)))
-                connection.hang_up(frames.POLICY, "access key rejected")
+                connection.send(frames.text(messages.notice(KEY_WANTED if key is None else KEY_LOST)))
+                connection.hang_up(frames.POLICY, "access key required" if key is None else "access key rejected")
 
     async def _sweep(self) -> None:
         """Ping the silent, let go of the dead, and of those who never finish a request."""

@@ -26,6 +26,7 @@ AUTH_TOLERANCE = 600  # seconds, either way
 AUTHORS_MAX = 100  # pubkeys of one connection
 ONE_RECIPIENT = "NEG-OPEN requires exactly one #p recipient for revision sync"
 KEY_LOST = "restricted: the access key holds no longer"
+KEY_WANTED = "token-required: the relay asks for an access key from now on"
 
 # --- effects -------------------------------------------------------------------------------------------------------
 

@@ -253,6 +253,8 @@ async def test_the_first_key_ends_sessions_that_came_in_without(
     feed = await inside.tail(author, live=True)
     key = make_key(own)
     await inside.wait_ended()
+    assert await inside.notice() == "token-required: the relay asks for an access key from now on"
+    assert inside.connection.close_reason == "access key required"
     assert not any(isinstance(frame, list) for frame in inside.waiting(feed.sub))
     ok = await outside.authenticate(author, await outside.challenge(), own.url)
     assert (ok.accepted, ok.message) == (False, REQUIRED)

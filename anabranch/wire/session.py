@@ -518,7 +518,7 @@ class Session:
         self.reconciling.pop(subscription, None)
 
 
-_EVENT_SHAPE = "invalid: EVENT requires an event object"
+_EVENT_SHAPE = "invalid: EVENT requires one event object"
 
 _HANDLERS: dict[str, Callable[[Session, list[Any], int], list[Effect]]] = {
     "REQ": Session._req,

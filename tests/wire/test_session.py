@@ -69,7 +69,7 @@ def test_long_values_count_for_the_memory_that_they_hold():
 def test_an_event_message_with_too_much_in_it_is_told_what_it_should_be():
     for message in (b'["EVENT",{},{}]', b'["EVENT", {}, {}]', b'["EVENT",{"id":"x"},1]', b'["EVENT"]', b'["EVENT",1]'):
         answer = told(session().receive(message, NOW))
-        assert answer == [["NOTICE", "invalid: EVENT requires an event object"]], message
+        assert answer == [["NOTICE", "invalid: EVENT requires one event object"]], message
     for message in (b'["EVENT",]', b'["EVENT",{},]', b'["EVENT",{}{}]', b'["EVENT",{"a":"\xff"}]'):
         answer = told(session().receive(message, NOW))
         assert answer == [["NOTICE", "invalid: expected a JSON array message"]], message

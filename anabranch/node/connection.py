@@ -345,7 +345,7 @@ class Connection(asyncio.Protocol):
         self._proving = False
         self._carry_out(self.session.proven(asked.event, proven))
         held, self._held = self._held, None
-        if held is not None and not self._closing:
+        if held is not None and not self._closing and not self._stopped:
             self._take(held)
 
     # --- subscriptions ---

@@ -58,6 +58,7 @@ def restore(source: Path, folder: Path, replace: bool = False) -> Log:
         arriving = folder / (DATABASE + ".restoring")
         try:
             _remove(arriving)
+            arriving.touch(mode=0o600)
             shutil.copyfile(source, arriving)
             log = _renew(arriving, source, read_holder(folder))
             _sync(arriving)

@@ -38,7 +38,7 @@ class SqliteStore(HeldStore[SqliteWriter, SqliteReader]):
             _create(folder / DATABASE)
             store = cls(folder, lock, synchronous)
             store._notice_restore()
-        except (apsw.Error, schema.NewerSchema, StoreError) as error:
+        except (OSError, apsw.Error, schema.NewerSchema, StoreError) as error:
             if store is not None:
                 store.writer.close()
             os.close(lock)
@@ -96,6 +96,8 @@ def tuned(connection: apsw.Connection, synchronous: str) -> apsw.Connection:
 def _create(path: Path) -> None:
     if path.exists():
         schema.check(path)
+    else:
+        path.touch(mode=0o600)  # access keys are in it; what lies beside it gets the same mode
     connection = apsw.Connection(str(path))
     try:
         connection.set_busy_timeout(10_000)

@@ -76,6 +76,24 @@ def test_what_holds_access_keys_is_for_its_owner_alone(folder: Path, tmp_path: P
     assert modes == [0o700, 0o600, 0o700]
 
 
+def test_what_has_access_keys_is_for_its_owner_alone_also_in_a_folder_that_is_open(tmp_path: Path):
+    folder, restored, copy = tmp_path / "data", tmp_path / "restored", tmp_path / "copy"
+    for place in (folder, restored):
+        place.mkdir(mode=0o755)
+    before = os.umask(0o022)
+    try:
+        store = SqliteStore.open(folder, "OFF")
+        append(store, event(1))
+        backup.make(store, copy)
+        backup.restore(copy, restored)
+        written = [copy, *folder.iterdir(), *restored.iterdir()]
+        assert {DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm"} <= {path.name for path in written}
+        assert {path.name for path in written if path.stat().st_mode & 0o077} == set()
+        store.close()
+    finally:
+        os.umask(before)
+
+
 def test_a_second_process_is_turned_away(folder: Path):
     context = multiprocessing.get_context("spawn")
     answers = context.Queue()

@@ -139,6 +139,8 @@ def classify(event: Event, raw: bytes, kinds: KindPolicy) -> Operation:
             expires_at=expires_at,
         )
     standing = kinds.standing(kind)
+    if snapshots.in_range(kind):
+        snapshots.validate(event)  # whatever it is stored as: in the sync range every event carries the sync tags
     if kind == nostr.VANISH and standing is Standing.ORDINARY and not kinds.named_by(event.values("relay")):
         raise Invalid("the request to vanish does not name this relay")
     coordinate = None
@@ -156,6 +158,18 @@ def classify(event: Event, raw: bytes, kinds: KindPolicy) -> Operation:
         ephemeral=nostr.is_ephemeral(kind),
         standing=standing,
     )
+
+
+def deleted_by(request: Event) -> tuple[list[bytes], list[bytes]]:
+    """What a deletion request (NIP-09) names of its author's: ids, and documents (up to the request's time)."""
+    ids = [bytes.fromhex(value) for value in request.values("e") if nostr.is_hex(value, 64)]
+    documents: list[bytes] = []
+    for value in request.values("a"):
+        kind, _, rest = value.partition(":")
+        pubkey, _, coordinate = rest.partition(":")
+        if pubkey == request.pubkey and kind.isascii() and kind.isdecimal() and len(kind) <= 5:
+            documents.append(document_key(Family.PLAIN, pubkey, int(kind), coordinate))
+    return ids, documents
 
 
 def document_key(family: Family, namespace: str, kind: int, coordinate: str) -> bytes:

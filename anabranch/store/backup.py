@@ -17,7 +17,7 @@ from anabranch.core.token import START, Log, Position
 from anabranch.store import schema
 from anabranch.store.contract import StoreError
 from anabranch.store.held import LOCK, Holder, read_holder, take_lock
-from anabranch.store.sqlite import DATABASE, SqliteStore, connect
+from anabranch.store.sqlite import DATABASE, SqliteStore, connect, prepare
 from anabranch.store.sqlite_writer import SqliteWriter
 
 _BESIDE = ("-wal", "-shm", "-journal")
@@ -90,6 +90,7 @@ def _renew(copy: Path, source: Path, seen: Holder) -> Log:
                 raise StoreError(f"{source} is a database, but not a backup of a store")
             if version > schema.VERSION:
                 raise StoreError(f"{source} has schema {version}, and this release knows {schema.VERSION}")
+            prepare(connection)
             writer = SqliteWriter(connection)
             writer.new_epoch(Position(seen.tip) if seen.stream == writer.log().stream else START)
             return writer.log()

@@ -322,6 +322,10 @@ class Reader(Protocol):
         """The revisions of a document that are remembered as parents of others."""
         ...
 
+    def deletions(self, author: str, targets: Sequence[bytes]) -> dict[bytes, int]:
+        """Until when an author has deleted which of the targets: operations by id, and documents."""
+        ...
+
     def told(self, document: bytes) -> list[Ancestor]:
         """The revisions of a document that are only heard of."""
         ...

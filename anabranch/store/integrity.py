@@ -15,7 +15,7 @@ import msgspec
 
 from anabranch.core import nostr, revisions, snapshots
 from anabranch.core.nostr import Event, Invalid, Limits
-from anabranch.core.operation import Family, KindPolicy, Operation, State, classify
+from anabranch.core.operation import Family, KindPolicy, Operation, State, classify, deleted_by
 from anabranch.core.token import START, Position
 from anabranch.store.contract import Facts, Reader, StoreError
 from anabranch.store.signatures import Answer, Signatures
@@ -243,7 +243,7 @@ class _Check:
             return event, [*wrong, (f"payload is that of another operation, {event.id}", REPUBLISH)]
         try:
             if facts.family is Family.PLAIN and revisions.is_revision(event):  # stored before there were revisions
-                operation = Operation(event, facts.raw, Family.PLAIN)
+                operation = Operation(event, facts.raw, Family.PLAIN, expires_at=nostr.expiration(event))
             else:
                 operation = classify(event, facts.raw, _policy_of(facts))
         except ValueError as invalid:
@@ -256,16 +256,26 @@ class _Check:
         return event, wrong
 
     def _kept_beside(self, facts: Facts, event: Event) -> Iterator[str]:
-        """Of a replaceable event, the one head's mark (snapshots: `_check_document`); of any, the tag rows."""
+        """Of a replaceable event, the one head's mark (snapshots: `_check_document`); of a request to delete, what it
+        names; of any, the tag rows."""
         if facts.family is Family.PLAIN:
             current = 0 if facts.document is None else len(self._reader.heads(facts.document))
             if (facts.document is not None) != facts.head:
                 yield "head mark is wrong" if facts.head else "head mark is missing"
             elif current > 1:
                 yield f"is one of {current} current versions, and a replaceable event has one"
+        if facts.family is Family.PLAIN and event.kind == nostr.DELETION and (forgotten := self._undeleted(event)):
+            yield f"{forgotten} of what it deletes are not remembered as deleted"
         keys = tag_keys(event)
         if keys and (rows := self._reader.tag_rows(facts.position, event.created_at, keys)) < len(keys):
             yield f"{len(keys) - rows} of its {len(keys)} tag rows are missing"
+
+    def _undeleted(self, request: Event) -> int:
+        """How many of what a request deletes could come back."""
+        ids, documents = deleted_by(request)
+        until = self._reader.deletions(request.pubkey, [*ids, *documents])
+        named = [*((id, nostr.TIMESTAMP_MAX) for id in ids), *((one, request.created_at) for one in documents)]
+        return sum(until.get(target, -1) < at for target, at in dict(named).items())
 
     def _settle_signatures(self, open_max: int) -> None:
         while len(self._open) > open_max:
@@ -358,6 +368,7 @@ def _differences(facts: Facts, operation: Operation) -> list[str]:
             ("clock", facts.clock, operation.clock),
             ("revision", facts.revision, _untyped(operation.revision)),
             ("size", facts.size, len(operation.raw)),
+            ("expires_at", facts.expires_at, operation.expires_at),
         )
         if stored != derived
     ]

@@ -100,7 +100,13 @@ class PostgresReader(SqlReader):
         )
 
     def _engine_damage(self) -> list[str]:
-        return []  # the server has tools of its own for that: data checksums, pg_amcheck
+        """Which indexes are missing. For what is inside the server has tools of its own: data checksums, pg_amcheck."""
+        rows = self._rows(
+            "SELECT indexname FROM pg_indexes WHERE schemaname = (SELECT n.nspname FROM pg_class c "
+            "JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = 'log'::regclass)"
+        )
+        there = {row[0] for row in rows}
+        return [f"{name} is missing" for name in postgres_schema.INDEXES if name not in there]
 
 
 class PostgresWriter(SqlWriter):

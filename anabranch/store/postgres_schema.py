@@ -189,6 +189,7 @@ MIGRATIONS = [
     """,
 ]
 VERSION = len(MIGRATIONS)
+INDEXES = re.findall(r"CREATE INDEX (\w+)", "".join(MIGRATIONS))
 TABLES = re.findall(r"CREATE TABLE (\w+)", "".join(MIGRATIONS))
 
 

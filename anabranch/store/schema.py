@@ -7,6 +7,7 @@ every event is written to are not STRICT: checking the types of what our one wri
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import apsw
@@ -211,6 +212,23 @@ def unreadable(place: str, version: int, known: int = VERSION) -> str:
     return f"{place} has schema {version}, and this release reads {known}: " + (
         "use the newer release" if version > known else "start a node on it once to bring it up"
     )
+
+
+@cache
+def parts() -> dict[str, str]:
+    """Every table and index that a store of this release has, by name, and how it is defined."""
+    connection = apsw.Connection(":memory:")
+    try:
+        migrate(connection, stream="", epoch="")
+        return defined(connection)
+    finally:
+        connection.close()
+
+
+def defined(connection: apsw.Connection) -> dict[str, str]:
+    """The tables and indexes that somebody has defined, by name."""
+    rows = connection.execute("SELECT name, sql FROM sqlite_schema WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite%'")
+    return {str(name): str(sql) for name, sql in rows}
 
 
 def check(path: Path) -> None:

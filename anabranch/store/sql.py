@@ -15,7 +15,8 @@ from typing import Any, Protocol, TypeVar
 
 import apsw
 
-from anabranch.core.nostr import Event
+from anabranch.core.nostr import DELETION, VANISH, Event
+from anabranch.core.token import Log, Position
 from anabranch.store.contract import StoreError, TooSlow
 
 T = TypeVar("T")
@@ -81,6 +82,14 @@ def reading() -> Iterator[None]:
         raise TooSlow("the query took too long") from None
     except apsw.Error as error:
         raise StoreError(f"read failed: {error}") from error
+
+
+def the_log(rows: Sequence[Any]) -> Log:
+    """The log, of the one row that tells of it."""
+    if not rows:
+        raise StoreError("the row that tells of the log is missing")
+    stream, epoch, floor, tip = rows[0]
+    return Log(stream, epoch, Position(floor), Position(tip))
 
 
 AT_ONCE = 64
@@ -163,8 +172,19 @@ DAMAGES = {
     "(SELECT 1 FROM operations o WHERE o.position = m.target AND o.state = 2)",
     "tags without an operation": "SELECT count(*) FROM tags t WHERE NOT EXISTS "
     "(SELECT 1 FROM operations o WHERE o.position = t.position AND o.state = 0)",
+    "operations whose place in the log's length is wrong": "SELECT count(*) FROM (SELECT position, "
+    "reach - size AS start, lag(reach) OVER (ORDER BY position) AS until, lag(position) OVER (ORDER BY position) "
+    "AS before FROM operations) AS o WHERE o.start < o.until OR (o.start > o.until AND o.before = o.position - 1)",
+    "operations that are said to have come before what stands before them": "SELECT count(*) FROM (SELECT received_at, "
+    "lag(received_at) OVER (ORDER BY position) AS before FROM operations) AS o WHERE o.received_at < o.before",
+    "operations beyond the log's length in bytes": "SELECT count(*) FROM operations o WHERE o.reach > "
+    "(SELECT bytes FROM log)",
+    "operations that their author has deleted, and that are still there": "SELECT count(*) FROM operations o "
+    f"WHERE o.state = 0 AND o.kind NOT IN ({DELETION}, {VANISH}) AND (EXISTS (SELECT 1 FROM deletions d "
+    "WHERE d.target = o.id AND d.author = o.author) OR EXISTS (SELECT 1 FROM deletions d "
+    "WHERE d.target = o.document AND d.author = o.author AND o.created_at <= d.until))",
 }
-"""Rows that point nowhere, in words, and SQL that counts them."""
+"""Rows that point nowhere or contradict each other, in words, and SQL that counts them."""
 
 
 NAMED_BY_MORE_THAN_HEARSAY = (

@@ -43,6 +43,7 @@ from anabranch.store.sql import (
     operations_by_id,
     reading,
     tag_key,
+    the_log,
 )
 from anabranch.store.sql_books import BookReader
 from anabranch.store.sql_feed import feed_page, revision_conditions, snapshot_conditions
@@ -82,8 +83,7 @@ class SqlReader(BookReader, ToldReader, ABC):
         return rows[0][0] if rows else None
 
     def log(self) -> Log:
-        row = self._rows("SELECT stream, epoch, floor, tip FROM log")[0]
-        return Log(row[0], row[1], Position(row[2]), Position(row[3]))
+        return the_log(self._rows("SELECT stream, epoch, floor, tip FROM log"))
 
     # --- queries ---
 
@@ -377,6 +377,16 @@ class SqlReader(BookReader, ToldReader, ABC):
                 [created_at, position, *wanted],
             )
         )
+
+    def deletions(self, author: str, targets: Sequence[bytes]) -> dict[bytes, int]:
+        """Until when an author has deleted which of the targets: operations by id, and documents."""
+        found: dict[bytes, int] = {}
+        for some in chunks(targets, 128):
+            found |= self._rows(
+                f"SELECT target, until FROM deletions WHERE author = ? AND target IN ({marks(some)})",
+                [bytes.fromhex(author), *some],
+            )
+        return found
 
     def statistics(self) -> Statistics:
         with self._moment():

@@ -16,7 +16,7 @@ import msgspec
 
 from anabranch.core import nostr, snapshots
 from anabranch.core.nostr import Event
-from anabranch.core.operation import Family, Operation, Removal, Standing, State, document_key
+from anabranch.core.operation import Family, Operation, Removal, Standing, State, deleted_by
 from anabranch.core.revisions import GIFT_WRAP
 from anabranch.core.token import START, Log, Position
 from anabranch.store.contract import Advance, Duplicate, Offer, Outcome, Refused, Stored, Superseded
@@ -32,6 +32,7 @@ from anabranch.store.sql import (
     operations_by_id,
     tag_key,
     tag_keys,
+    the_log,
     transaction,
 )
 from anabranch.store.sql_books import BookKeeper
@@ -96,8 +97,7 @@ class SqlWriter(BookKeeper, ToldKeeper):
         self._db.close()
 
     def log(self) -> Log:
-        row = self._all("SELECT stream, epoch, floor, tip FROM log")[0]
-        return Log(row[0], row[1], Position(row[2]), Position(row[3]))
+        return the_log(self._all("SELECT stream, epoch, floor, tip FROM log"))
 
     def _all(self, sql: str, bindings: Sequence[Any] = ()) -> list[Any]:
         return self._db.execute(sql, bindings).fetchall()
@@ -542,32 +542,27 @@ class _Group:
         author = bytes.fromhex(deletion.pubkey)
         positions: list[int] = []
         targets: list[tuple[bytes, bytes, int]] = []
-        for value in deletion.values("e"):
-            if nostr.is_hex(value, 64):
-                target = bytes.fromhex(value)
-                targets.append((target, author, nostr.TIMESTAMP_MAX))
-                positions += [
-                    row[0]
-                    for row in self._writer._all(
-                        f"SELECT o.position FROM {operations_by_id(1)} AND o.kind NOT IN (?2, ?3) AND o.state = 0 AND "
-                        "(o.author = ?4 OR (SELECT r.recipient FROM revisions r WHERE r.position = o.position) = ?5)",
-                        (target, nostr.DELETION, nostr.VANISH, author, deletion.pubkey),
-                    )
-                ]
-        for value in deletion.values("a"):
-            kind, _, rest = value.partition(":")
-            pubkey, _, coordinate = rest.partition(":")
-            if pubkey == deletion.pubkey and kind.isascii() and kind.isdecimal() and len(kind) <= 5:
-                target = document_key(Family.PLAIN, pubkey, int(kind), coordinate)
-                targets.append((target, author, deletion.created_at))
-                positions += [
-                    row[0]
-                    for row in self._writer._all(
-                        "SELECT position FROM operations INDEXED BY head_by_document "
-                        "WHERE head = 1 AND document = ? AND created_at <= ?",
-                        (target, deletion.created_at),
-                    )
-                ]
+        ids, documents = deleted_by(deletion)
+        for target in ids:
+            targets.append((target, author, nostr.TIMESTAMP_MAX))
+            positions += [
+                row[0]
+                for row in self._writer._all(
+                    f"SELECT o.position FROM {operations_by_id(1)} AND o.kind NOT IN (?2, ?3) AND o.state = 0 AND "
+                    "(o.author = ?4 OR (SELECT r.recipient FROM revisions r WHERE r.position = o.position) = ?5)",
+                    (target, nostr.DELETION, nostr.VANISH, author, deletion.pubkey),
+                )
+            ]
+        for target in documents:
+            targets.append((target, author, deletion.created_at))
+            positions += [
+                row[0]
+                for row in self._writer._all(
+                    "SELECT position FROM operations INDEXED BY head_by_document "
+                    "WHERE head = 1 AND document = ? AND created_at <= ?",
+                    (target, deletion.created_at),
+                )
+            ]
         self._db.executemany(
             "INSERT INTO deletions VALUES (?, ?, ?) "
             "ON CONFLICT (target, author) DO UPDATE SET until = excluded.until WHERE excluded.until > deletions.until",

@@ -8,12 +8,14 @@ import apsw
 
 from anabranch.store import schema
 from anabranch.store.contract import StoreError
+from anabranch.store.sql import reading
 from anabranch.store.sql_reader import SqlReader
 
 
 class SqliteReader(SqlReader):
     def __init__(self, connection: apsw.Connection, path: Path) -> None:
         super().__init__(connection)
+        self._connection = connection
         self._path = path
         connection.set_progress_handler(lambda: self.give_up is not None and self.give_up(), 20_000)
 
@@ -29,4 +31,12 @@ class SqliteReader(SqlReader):
         return sum(file.stat().st_size for file in files if file.exists())
 
     def _engine_damage(self) -> list[str]:
-        return [row[0] for row in self._rows("PRAGMA integrity_check") if row[0] != "ok"]
+        found = [row[0] for row in self._rows("PRAGMA integrity_check") if row[0] != "ok"]
+        with reading():
+            there = schema.defined(self._connection)
+        for name, definition in schema.parts().items():
+            if name not in there:
+                found.append(f"{name} is missing")
+            elif there[name] != definition:
+                found.append(f"{name} is not what this release makes of it")
+        return found

@@ -63,6 +63,12 @@ def test_reserved_kinds_of_the_sync_range_are_refused_unless_configured():
     assert _classify(reserved, companion=frozenset({40_001})).standing is Standing.COMPANION
 
 
+@pytest.mark.parametrize("standing", ["companion", "pass_through"])
+def test_a_kind_of_the_sync_range_carries_the_sync_tags_whatever_it_is_stored_as(standing):
+    with pytest.raises(Invalid):
+        _classify(event(40_001, [["d", "A"]]), **{standing: frozenset({40_001})})
+
+
 def test_a_sync_only_node_takes_only_what_it_was_told_of():
     policy = {"sync_only": True, "companion": frozenset({1}), "pass_through": frozenset({7})}
     assert _classify(event(1), **policy).standing is Standing.COMPANION

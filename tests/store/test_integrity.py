@@ -11,7 +11,7 @@ from anabranch.core import clock as clocks
 from anabranch.core.nostr import Event, Keys, Limits, parse, serialise
 from anabranch.core.operation import KindPolicy, classify
 from anabranch.store import integrity, signatures
-from anabranch.store.contract import Offer
+from anabranch.store.contract import Offer, StoreError
 from anabranch.store.integrity import Findings
 from anabranch.store.sqlite import DATABASE, SqliteStore
 
@@ -190,6 +190,7 @@ def test_a_tag_row_too_many_is_found(folder: Path, change: Callable[..., None]) 
         ("action", 1),
         ("clock", b'{"laptop":60}'),
         ("size", 3),
+        ("expires_at", 99),
     ],
 )
 def test_every_changed_column_is_found(folder: Path, change: Callable[..., None], column: str, value: object) -> None:
@@ -221,6 +222,77 @@ def test_an_operation_beyond_the_tip_is_found(folder: Path, change: Callable[...
     change("UPDATE log SET tip = 13")
     findings = verify(folder)
     assert any(found.position == 14 and "beyond the tip" in found.what for found in findings.found)
+
+
+def test_a_log_that_lost_the_row_that_tells_of_it_is_said_so(folder: Path, change: Callable[..., None]) -> None:
+    change("DELETE FROM log")
+    assert only(verify(folder)) == (None, "the log cannot be read: the row that tells of the log is missing")
+    with pytest.raises(StoreError, match="the row that tells of the log is missing"):
+        SqliteStore.open(folder)
+
+
+def test_what_was_deleted_and_is_not_remembered_as_deleted_is_found(folder: Path, change: Callable[..., None]) -> None:
+    """The store would take it again."""
+    change("DELETE FROM deletions")
+    assert only(verify(folder)) == (14, "1 of what it deletes are not remembered as deleted")
+
+
+def test_what_was_deleted_for_a_shorter_time_than_asked_for_is_found(tmp_path: Path) -> None:
+    store = SqliteStore.open(tmp_path)
+    fill(
+        store,
+        [
+            AUTHOR.sign(30_023, [["d", "a"]], "", START),
+            AUTHOR.sign(5, [["a", f"30023:{AUTHOR.pubkey}:a"]], "", START + 1),
+        ],
+    )
+    assert verify(tmp_path).sound
+    store.writer._db.execute("UPDATE deletions SET until = until - 1")
+    store.close()
+    assert only(verify(tmp_path)) == (2, "1 of what it deletes are not remembered as deleted")
+
+
+@pytest.mark.parametrize("of", ["id", "document"])
+def test_what_its_author_has_deleted_and_is_still_there_is_found(
+    folder: Path, change: Callable[..., None], of: str
+) -> None:
+    position = {"id": 12, "document": 11}[of]
+    change(f"INSERT INTO deletions SELECT {of}, author, created_at FROM operations WHERE position = {position}")
+    what = "the file itself: 1 operations that their author has deleted, and that are still there"
+    assert only(verify(folder)) == (None, what)
+
+
+@pytest.mark.parametrize("by", [-1, 1])
+def test_an_operation_out_of_its_place_in_the_logs_length_is_found(
+    folder: Path, change: Callable[..., None], by: int
+) -> None:
+    change(f"UPDATE operations SET reach = reach + {by} WHERE position = 6")
+    assert "operations whose place in the log's length is wrong" in only(verify(folder))[1]
+
+
+def test_an_operation_beyond_the_logs_length_is_found(folder: Path, change: Callable[..., None]) -> None:
+    change("UPDATE log SET bytes = bytes - 1")
+    assert only(verify(folder)) == (None, "the file itself: 1 operations beyond the log's length in bytes")
+
+
+def test_an_operation_that_came_before_the_one_before_it_is_found(folder: Path, change: Callable[..., None]) -> None:
+    change("UPDATE operations SET received_at = received_at + 1 WHERE position = 6")
+    assert "have come before what stands before them" in only(verify(folder))[1]
+
+
+@pytest.mark.parametrize(
+    ("statement", "said"),
+    [
+        ("DROP INDEX operation_by_time", "operation_by_time is missing"),
+        ("DROP TABLE echoes", "echoes is missing"),
+        ("ALTER TABLE echoes ADD COLUMN more TEXT", "echoes is not what this release makes of it"),
+    ],
+)
+def test_a_table_or_index_that_is_missing_or_another_is_found(folder: Path, statement: str, said: str) -> None:
+    connection = apsw.Connection(str(folder / DATABASE))
+    connection.execute(statement)
+    connection.close()
+    assert only(verify(folder)) == (None, f"the file itself: {said}")
 
 
 def test_a_floor_out_of_place_is_found(folder: Path, change: Callable[..., None]) -> None:

@@ -111,8 +111,15 @@ class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     send_buffer_bytes: doc(
         Positive,
         "bytes that may wait for a reader of live events; one that is further behind and comes no nearer for 2 s, "
-        "or is twice as far behind, is dropped",
+        "or is twice as far behind and takes nothing, is dropped",
     ) = 8_388_608
+    send_buffer_bytes_total: doc(
+        Positive, "bytes that may wait for all readers together; then those for whom most waits are dropped"
+    ) = 536_870_912
+    receive_buffer_bytes_total: doc(
+        Positive,
+        "bytes of messages and requests that are not whole yet, of all connections; then those with most are dropped",
+    ) = 268_435_456
     reconciliations: doc(Positive, "negentropy sessions of one connection") = 16
     reconcile_items: doc(Positive, "items of the set that a negentropy session compares") = 2_000_000
     reconcile_seconds: doc(Positive, "how long a negentropy session may be idle") = 60
@@ -333,6 +340,9 @@ def _read(file: Path) -> dict[str, Any]:
 def _unknown(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """What of a file's values is no setting, and what was meant; a table without keys too, and keys of a link."""
     settings = {setting.key for setting in settings_table()}
+    if isinstance(values.get("links"), dict):
+        yield "`[links]` with one pair of brackets", "; each link is a table `[[links]]`, with two"
+        values = {name: value for name, value in values.items() if name != "links"}
     for key, value in _leaves(values, ()):
         if key not in settings:
             yield f"unknown key `{key}`", _nearest(key, settings)

@@ -201,6 +201,12 @@ def test_an_unknown_key_is_named_with_the_nearest_known_one(write, text, key, ne
         assert f"did you mean `{nearest}`" in str(refusal.value)
 
 
+@pytest.mark.parametrize("text", ["[links]\n", "[links]\npeer = 'ws://example.org'\n", "[links.one]\n"])
+def test_links_with_one_pair_of_brackets_are_told_of_the_other(write, text):
+    with pytest.raises(ConfigError, match=r"each link is a table `\[\[links\]\]`, with two"):
+        load(write(text), {})
+
+
 def test_an_unknown_table_without_a_key_is_named_too(write):
     with pytest.raises(ConfigError, match=r"unknown table `\[retentoin\]` in .*; did you mean `retention`\?"):
         load(write("[retentoin]\n"), {})

@@ -218,7 +218,7 @@ def matches(query: ChangesQuery, change: Operation | Removal) -> bool:
     if isinstance(query, RevisionQuery):
         return _matches_revision(query, change)
     if isinstance(query, LogQuery):
-        return isinstance(change, Operation) and filters.matches(query.filter, change.event)
+        return isinstance(change, Operation) and not change.ephemeral and filters.matches(query.filter, change.event)
     return (
         isinstance(change, Operation)
         and change.family is Family.SNAPSHOT

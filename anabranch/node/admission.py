@@ -39,8 +39,8 @@ MANY = 1_000  # removals at once
 class Publisher(Protocol):
     """Whoever sent an event and waits for its OK."""
 
-    def acknowledge(self, answer: bytes, size: int) -> None:
-        """The answer to an event of `size` bytes."""
+    def acknowledge(self, answer: bytes, size: int, forged: bool = False) -> None:
+        """The answer to an event of `size` bytes, and whether its signature was wrong."""
         ...
 
 
@@ -143,7 +143,8 @@ class Admission:
             bad = [item for item, holds in zip(items, held, strict=True) if not holds]
             items = [item for item, holds in zip(items, held, strict=True) if holds]
             self._metrics.refused.inc(len(bad))
-            self._answer(bad, [messages.ok(offer.operation.event.id, False, text) for _, offer in bad])
+            answers = [messages.ok(offer.operation.event.id, False, text) for _, offer in bad]
+            self._answer(bad, answers, [batch.held is not None] * len(bad))
         if ephemeral := [item for item in items if item[1].operation.ephemeral]:
             items = [item for item in items if not item[1].operation.ephemeral]
             self._answer(ephemeral, [messages.ok(offer.operation.event.id, True) for _, offer in ephemeral])
@@ -181,6 +182,7 @@ class Admission:
             return
         published: list[tuple[Position, Operation]] = []
         answers: list[bytes] = []
+        forged = [outcome is FORGED for outcome in outcomes]
         for (_, offer), outcome in zip(items, outcomes, strict=True):
             operation = offer.operation
             if isinstance(outcome, Stored):
@@ -188,7 +190,7 @@ class Admission:
             elif outcome is FORGED:
                 self._metrics.refused.inc()
             answers.append(_ok(operation, outcome))
-        self._answer(items, answers)
+        self._answer(items, answers, forged)
         self._publish_stored(published, removals)
 
     def take(self, offers: list[Offer], advance: Advance, done: asyncio.Future[list[Outcome] | None]) -> None:
@@ -225,13 +227,13 @@ class Admission:
         self._metrics.deliveries.inc(self._hub.publish(published))
         self._grown()
 
-    def _answer(self, items: Sequence[_Item], answers: Sequence[bytes]) -> None:
+    def _answer(self, items: Sequence[_Item], answers: Sequence[bytes], forged: Sequence[bool] = ()) -> None:
         self._in_flight -= len(items)
         total = 0
-        for (publisher, offer), answer in zip(items, answers, strict=True):
+        for (publisher, offer), answer, wrong in zip(items, answers, forged or [False] * len(items), strict=True):
             size = len(offer.operation.raw)
             total += size
-            publisher.acknowledge(answer, size)
+            publisher.acknowledge(answer, size, wrong)
         self._gate.answered(len(items), total)
         if not self._in_flight and self._drained is not None and not self._drained.done():
             self._drained.set_result(None)

@@ -1,8 +1,8 @@
 """One socket: first HTTP, then perhaps a websocket session.
 
-Everything that is to be sent in one turn of the event loop goes out in one write. Reading pauses while too much of
-what was read waits to be stored, here or in the whole node, and while an AUTH is being proven. A reader of live events
-that falls too far behind and does not catch up is told and dropped, and never slows anybody else.
+Reading pauses while too much of what was read waits to be stored, here or in the whole node, and while an AUTH is being
+proven; frames that came by then are held. A reader of live events that falls too far behind and does not catch up
+(`outlet`) is told and dropped, and never slows anybody else.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from collections.abc import Callable, Coroutine, Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-import h11
-
 from anabranch.core.changes import ChangesQuery
 from anabranch.node import now
+from anabranch.node.exchange import Exchange, Ready, Refusal, Upgrade, refusal
 from anabranch.node.http import Answer, Request
 from anabranch.node.hub import Style, Subscription
+from anabranch.node.outlet import Outlet
 from anabranch.node.reconciliation import Session as Reconciling
 from anabranch.wire import frames, messages
 from anabranch.wire.session import (
@@ -46,38 +46,31 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-BODY_MAX = 1_048_576
 CLOSE_SECONDS = 10.0  # how long a peer that is let go may read nothing
 FAREWELLS = 5  # so often it may read a part of what waits for it
-LAG_SECONDS = 2.0  # in which a reader that is too far behind has to come nearer
-HOARD = 4  # so many times what may wait for a reader may gather for it in one turn
-_HIGH_WATER = 262_144
 
 
 class Connection(asyncio.Protocol):
     __slots__ = (
         "_closing",
-        "_drained",
-        "_flushing",
+        "_exchange",
         "_frames",
         "_held",
-        "_http",
+        "_held_bytes",
         "_in_flight",
         "_in_flight_bytes",
-        "_lagging",
         "_live",
         "_node",
-        "_out",
         "_paused_reading",
         "_proving",
         "_reading",
         "_reconciling",
-        "_request",
         "_stopped",
         "_tasks",
         "_transport",
         "began",
         "id",
+        "outlet",
         "peer",
         "pinged",
         "seen",
@@ -85,23 +78,21 @@ class Connection(asyncio.Protocol):
     )
 
     def __init__(self, node: Node) -> None:
+        limits = node.settings.limits
         self._node = node
-        self._http: h11.Connection | None = h11.Connection(h11.SERVER, max_incomplete_event_size=65_536)
-        self._request: tuple[h11.Request, bytearray] | None = None
+        self._exchange: Exchange | None = None  # until it is a websocket
         self._frames: frames.FrameReader | None = None
         self.session: Session | None = None
         self._transport: asyncio.Transport | None = None
-        self._out: list[bytes] = []
-        self._flushing = False
+        self.outlet = Outlet(node.loop, limits.send_buffer_bytes, node.outgoing.add, self._drop_lagging)
         self._closing = False
-        self._drained: asyncio.Future[None] | None = None
         self._live: dict[str, Subscription] | None = None
         self._reconciling: dict[str, Reconciling] | None = None
         self._tasks: dict[str, asyncio.Task[None]] | None = None
-        self._held: Iterator[tuple[int, bytes]] | None = None  # what came after an AUTH that is being proven
+        self._held: Iterator[tuple[int, bytes]] | None = None  # frames that wait to be taken up
+        self._held_bytes = 0
         self._in_flight = self._in_flight_bytes = 0
-        self._lagging: asyncio.TimerHandle | None = None  # when it is looked at again whether it catches up
-        self._reading = asyncio.Semaphore(node.settings.limits.queries_at_once)
+        self._reading = asyncio.Semaphore(limits.queries_at_once)
         self._paused_reading = self._proving = False
         self._stopped = False
         self.id = ""
@@ -113,14 +104,16 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's own do not inherit from it
-        self._transport.set_write_buffer_limits(high=_HIGH_WATER)
+        self.outlet.attach(self._transport)
         peer = transport.get_extra_info("peername")
         self.peer = peer[0] if isinstance(peer, tuple) else "local"
+        self._exchange = Exchange(self.peer)
         if not self._node.opened(self):
             self._transport.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
+        self.outlet.detach()
         self._let_go()
         self._tasks = None
         self._node.closed(self)
@@ -131,142 +124,106 @@ class Connection(asyncio.Protocol):
         if self._closing:
             return
         try:
-            if self._frames is None:
-                self._receive_http(data)
-            else:
+            if self._frames is not None:
                 self._receive_frames(self._frames, data)
+            elif self._exchange is not None:
+                self._exchange.receive(data)
+                self._next_http(self._exchange)
         except Exception:  # a bug of ours must not take a neighbour's session with it
             log.exception("a message broke its session", extra={"connection": self.id})
             self.hang_up(frames.TRY_LATER, "internal error")
+        self._node.incoming.add(len(data))
 
     def eof_received(self) -> bool:
         return False
 
     # --- HTTP ---
 
-    def _receive_http(self, data: bytes) -> None:
-        assert self._http is not None
-        self._http.receive_data(data)
-        self._next_http()
-
-    def _next_http(self) -> None:
+    def _next_http(self, exchange: Exchange) -> None:
         """Take up the next request, if all of it is here. One at a time: while it is served nothing more is read."""
-        http = self._http
-        try:
-            while http is not None and not self._closing:
-                event = http.next_event()
-                if isinstance(event, h11.Request):
-                    if _header(event, b"upgrade").lower() == b"websocket":
-                        self._upgrade(event, http)
-                        return
-                    if int(_header(event, b"content-length") or 0) > BODY_MAX:
-                        self._refuse_http(413, b"body too large\n")
-                        return
-                    if http.they_are_waiting_for_100_continue and self._transport is not None:
-                        ready = h11.InformationalResponse(status_code=100, headers=[], reason=b"")
-                        self._transport.write(http.send(ready) or b"")
-                    self._request = (event, bytearray())
-                elif isinstance(event, h11.Data) and self._request is not None:
-                    self._request[1].extend(event.data)
-                    if len(self._request[1]) > BODY_MAX:
-                        self._refuse_http(413, b"body too large\n")
-                        return
-                elif isinstance(event, h11.EndOfMessage) and self._request is not None:
-                    (request, body), self._request = self._request, None
-                    self.pause_reading()
-                    self._start("http", self._serve_http(request, bytes(body)))
-                    return
-                else:  # NEED_DATA, PAUSED, CLOSED
-                    if isinstance(event, h11.ConnectionClosed):
-                        self._abort()
-                    return
-        except h11.RemoteProtocolError:
-            self._refuse_http(400, b"bad request\n")
+        step = exchange.next()
+        while isinstance(step, Ready):
+            self._write(step.data)
+            step = exchange.next()
+        match step:
+            case Request():
+                self.pause_reading()
+                self._start("http", self._serve_http(exchange, step))
+            case Upgrade():
+                self._upgrade(exchange, step)
+            case Refusal():
+                self._refuse_http(exchange, step)
 
-    async def _serve_http(self, request: h11.Request, body: bytes) -> None:
-        target = request.target.decode("latin-1")
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in request.headers}
-        method = request.method.decode("latin-1")
+    async def _serve_http(self, exchange: Exchange, request: Request) -> None:
         try:
-            answer = await self._node.http.answer(Request(method, target, headers, body, self.peer))
+            answer = await self._node.http.answer(request)
         except Exception:
             # No more of the path than this: what follows may be an access key.
-            log.exception("a request failed", extra={"target": "/".join(target.partition("?")[0].split("/")[:3])})
+            log.exception("a request failed", extra={"target": "/".join(request.path.split("/")[:3])})
             answer = Answer(500, b'{"error":"internal error"}', "application/json")
-        self._write_http(answer, method)
-        if self._http is None or self._http.our_state is h11.MUST_CLOSE:
+        self._write(exchange.answer(answer, request.method))
+        if exchange.over:
             self._finish()
             return
         await self.writable()
-        self._http.start_next_cycle()
+        exchange.again()
         self.began = now.monotonic()
-        self._node.loop.call_soon(self._read_on)
+        self._node.loop.call_soon(self._read_on, exchange)
 
-    def _read_on(self) -> None:
+    def _read_on(self, exchange: Exchange) -> None:
         """Take up the next request that is here already; read on only if there is none."""
         served = (self._tasks or {}).get("http")
         if not self._closing:
-            self._next_http()
+            self._next_http(exchange)
             if (self._tasks or {}).get("http") is served:
                 self.resume_reading()
 
-    def _refuse_http(self, status: int, text: bytes) -> None:
-        self._write_http(Answer(status, text, headers=(("connection", "close"),)))
+    def _refuse_http(self, exchange: Exchange, refused: Refusal) -> None:
+        self._write(exchange.answer(refused.answer))
         self._finish()
 
-    def _write_http(self, answer: Answer, method: str = "") -> None:
-        http, transport = self._http, self._transport
-        if http is None or transport is None:
-            return
-        headers = [
-            ("content-type", answer.content_type),
-            ("content-length", str(len(answer.body))),
-            ("access-control-allow-origin", "*"),
-            *answer.headers,
-        ]
-        try:
-            out = http.send(h11.Response(status_code=answer.status, headers=headers, reason=b"")) or b""
-            out += http.send(h11.Data(data=b"" if method == "HEAD" else answer.body)) or b""
-            out += http.send(h11.EndOfMessage()) or b""
-        except h11.LocalProtocolError:  # a peer that broke the protocol where no answer can follow any more
-            return
-        transport.write(out)
+    def _write(self, data: bytes) -> None:
+        if self._transport is not None:
+            self._transport.write(data)
 
-    def _upgrade(self, request: h11.Request, http: h11.Connection) -> None:
-        key = _header(request, b"sec-websocket-key").decode("latin-1")
-        path = request.target.partition(b"?")[0]
-        asked = b"upgrade" in _header(request, b"connection").lower() and request.http_version == b"1.1"
-        if not asked or request.method != b"GET" or not key or _header(request, b"sec-websocket-version") != b"13":
-            self._refuse_http(426, b"a websocket of version 13 is spoken here\n")
-            return
-        if path not in (b"/", b"/ws"):
-            self._refuse_http(404, b"the websocket is at /\n")
-            return
+    def _upgrade(self, exchange: Exchange, asked: Upgrade) -> None:
         if not self._node.has_room():
-            self._refuse_http(503, b"too many connections; try again later\n")
+            self._refuse_http(exchange, refusal(503, "too many connections; try again later"))
             return
-        assert self._transport is not None
-        self._transport.write(
+        self._write(
             b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-            b"Sec-WebSocket-Accept: %b\r\n\r\n" % frames.accept_key(key).encode()
+            b"Sec-WebSocket-Accept: %b\r\n\r\n" % frames.accept_key(asked.key).encode()
         )
-        rest, _ = http.trailing_data
-        self._http = None
+        self._exchange = None
         self._frames = frames.FrameReader(self._node.settings.limits.message_bytes)
         self.id = secrets.token_hex(8)
         self.session = Session(self._node.rules, secrets.token_hex(16))
         self._node.upgraded(self)
         self._carry_out(self.session.greeting())
-        if rest:
-            self._receive_frames(self._frames, rest)
+        if asked.rest:
+            self._receive_frames(self._frames, asked.rest)
+
+    def out_of_time(self) -> None:
+        """No request, or not the rest of one, has come for too long."""
+        if self._closing:
+            return
+        if self._exchange is not None and self._exchange.begun:
+            self._refuse_http(self._exchange, refusal(408, "the request took too long to arrive"))
+        else:
+            self._finish()
 
     # --- the websocket ---
 
     def _receive_frames(self, reader: frames.FrameReader, data: bytes) -> None:
+        self._held_bytes += len(data)
+        arrived = reader.feed(data)
         if self._held is not None:  # a transport may still have had something when it was told to read no further
-            self._held = chain(self._held, reader.feed(data))
+            self._held = chain(self._held, arrived)
+        elif self._node.gate.closed:
+            self._held = arrived
+            self.pause_reading()
         else:
-            self._take(reader.feed(data))
+            self._take(arrived)
 
     def _take(self, arrived: Iterator[tuple[int, bytes]]) -> None:
         """Take up frames in order. What follows an AUTH waits until that is proven, since it may depend on it."""
@@ -295,6 +252,8 @@ class Connection(asyncio.Protocol):
         except frames.ProtocolError as error:
             self.hang_up(error.code, error.reason)
         finally:
+            if self._held is None:
+                self._held_bytes = 0
             if self._in_flight > events:
                 self._node.gate.took(self._in_flight - events, self._in_flight_bytes - size)
         if received:
@@ -315,12 +274,12 @@ class Connection(asyncio.Protocol):
                 case Query():
                     style = Style.EVENTS if effect.batched else Style.EVENT
                     selector = tuple(filter.live() for filter in effect.filters)
-                    subscription = Subscription(self, effect.subscription, selector, style)
+                    subscription = Subscription(self.outlet, effect.subscription, selector, style)
                     self._open(subscription, self._node.replay.query(self, effect, subscription))
                 case Changes():
                     bootstrap = effect.request.mode == "bootstrap"
                     style = Style.SNAPSHOT if bootstrap else Style.CHANGE
-                    subscription = Subscription(self, effect.subscription, effect.request.query, style)
+                    subscription = Subscription(self.outlet, effect.subscription, effect.request.query, style)
                     self._open(subscription, self._node.replay.changes(self, effect, subscription))
                 case Reconcile():
                     self._reconcile(effect)
@@ -342,11 +301,8 @@ class Connection(asyncio.Protocol):
         proven = await self._node.prove(asked.event)
         if self.session is None or self._closing:
             return
-        self._proving = False
+        self._proving = False  # what is held is taken up when this task is done
         self._carry_out(self.session.proven(asked.event, proven))
-        held, self._held = self._held, None
-        if held is not None and not self._closing and not self._stopped:
-            self._take(held)
 
     # --- subscriptions ---
 
@@ -439,72 +395,21 @@ class Connection(asyncio.Protocol):
 
     def send(self, data: bytes) -> None:
         """Queue frames; all of one turn go out together."""
-        if self._closing:
-            return
-        if len(data) > _HIGH_WATER and self._hoards():
-            self._drop_lagging()
-            return
-        self._out.append(data)
-        if not self._flushing:
-            self._flushing = True
-            self._node.loop.call_soon(self._turn_ends)
+        self.outlet.send(data)
 
-    def acknowledge(self, answer: bytes, size: int) -> None:
+    def acknowledge(self, answer: bytes, size: int, forged: bool = False) -> None:
         self._in_flight -= 1
         self._in_flight_bytes -= size
         self.send(frames.text(answer))
+        if self.session is not None:
+            self._carry_out(self.session.settled(forged))
         if self._paused_reading:
             self.resume_reading()
-
-    def _turn_ends(self) -> None:
-        """Write what has gathered. Whoever has too much waiting has a while to catch up.
-
-        What is written only now is not judged: the socket had no chance to take it.
-        """
-        transport = self._transport
-        waited = 0 if transport is None else transport.get_write_buffer_size()
-        self._flush()
-        if transport is None or self._closing:
-            return
-        most = self._node.settings.limits.send_buffer_bytes
-        if waited > 2 * most:
-            self._drop_lagging()
-            return
-        if self._lagging is not None and waited <= most:  # it has caught up
-            self._lagging.cancel()
-            self._lagging = None
-        if self._lagging is None and (waiting := transport.get_write_buffer_size()) > most:
-            self._watch(waiting)
-
-    def _watch(self, waiting: int) -> None:
-        """Too much waits: it has to be less after a while, and less again, until it is not too much."""
-
-        def look() -> None:
-            self._lagging = None
-            if self._transport is None or self._closing:
-                return
-            now_waiting = self._transport.get_write_buffer_size()
-            if now_waiting >= waiting:
-                self._drop_lagging()
-            elif now_waiting > self._node.settings.limits.send_buffer_bytes:
-                self._watch(now_waiting)
-
-        self._lagging = self._node.loop.call_later(LAG_SECONDS, look)
-
-    def _hoards(self) -> bool:
-        """Whether far too much has gathered in this turn alone, since many subscriptions want the same."""
-        return sum(map(len, self._out)) > HOARD * self._node.settings.limits.send_buffer_bytes
 
     def _drop_lagging(self) -> None:
         self._node.metrics.dropped.inc()
         self._tell_lagging()
         self.hang_up(frames.TRY_LATER, "too slow")
-
-    def _flush(self) -> None:
-        self._flushing = False
-        if self._transport is not None and self._out:
-            self._transport.write(self._out[0] if len(self._out) == 1 else b"".join(self._out))
-        self._out.clear()
 
     def _tell_lagging(self) -> None:
         for name, subscription in (self._live or {}).items():
@@ -514,32 +419,26 @@ class Connection(asyncio.Protocol):
 
     @property
     def congested(self) -> bool:
-        return self._drained is not None
+        return self.outlet.congested
 
     async def writable(self) -> None:
         """Wait until the socket takes more; a peer that takes nothing for too long is let go."""
-        self._flush()
-        while self._drained is not None:
-            try:
-                async with asyncio.timeout(self._node.settings.limits.idle_seconds):
-                    await asyncio.shield(self._drained)
-            except TimeoutError:
-                self._node.metrics.dropped.inc()
-                self.hang_up(frames.TRY_LATER, "too slow")
-            self._flush()  # several may have waited: whoever came first has sent something by now
-        if self._closing:
-            raise ConnectionResetError
+        await self.outlet.writable(self._node.settings.limits.idle_seconds)
 
     def pause_writing(self) -> None:
-        self._drained = self._node.loop.create_future()
+        self.outlet.pause()
 
     def resume_writing(self) -> None:
-        self._wake()
+        self.outlet.resume()
 
-    def _wake(self) -> None:
-        drained, self._drained = self._drained, None
-        if drained is not None and not drained.done():
-            drained.set_result(None)
+    # --- reading ---
+
+    @property
+    def unread(self) -> int:
+        """Bytes of what was read and could not be taken up yet."""
+        if self._exchange is not None:
+            return self._exchange.held
+        return self._held_bytes + (0 if self._frames is None else self._frames.held)
 
     def pause_reading(self) -> None:
         if not self._paused_reading and self._transport is not None:
@@ -562,6 +461,9 @@ class Connection(asyncio.Protocol):
         ):
             self._paused_reading = False
             self._transport.resume_reading()
+            held, self._held = self._held, None
+            if held is not None:
+                self._take(held)
 
     @property
     def waits_for_us(self) -> bool:
@@ -587,8 +489,15 @@ class Connection(asyncio.Protocol):
             self.send(frames.close(code, reason))
         self._finish()
 
+    def give_up(self) -> None:
+        """End it at once, and with it all that is kept for it."""
+        self._node.metrics.dropped.inc()
+        self._let_go()
+        if self._transport is not None:
+            self._transport.abort()
+
     def _finish(self) -> None:
-        self._flush()
+        self.outlet.flush()
         self._let_go()
         if self._transport is not None:
             self._transport.close()
@@ -604,10 +513,8 @@ class Connection(asyncio.Protocol):
         for name in list(self._reconciling or ()):
             self._end_reconciliation(name)
         self._live = self._held = None
-        if self._lagging is not None:
-            self._lagging.cancel()
-            self._lagging = None
-        self._wake()
+        self._held_bytes = 0
+        self.outlet.close()
 
     def _see_off(self, waiting: int, left: int) -> None:
         """The farewell lies behind all that was sent: a peer that reads is waited for, one that does not is not."""
@@ -621,10 +528,3 @@ class Connection(asyncio.Protocol):
                     self._transport.abort()
 
         self._node.loop.call_later(CLOSE_SECONDS, look)
-
-
-def _header(request: h11.Request, name: bytes) -> bytes:
-    for key, value in request.headers:
-        if key == name:
-            return bytes(value)
-    return b""

@@ -25,6 +25,7 @@ from anabranch.node import logs, now
 from anabranch.node.access import Access
 from anabranch.node.admin import Admin
 from anabranch.node.admission import Admission
+from anabranch.node.allowance import Allowance
 from anabranch.node.connection import Connection
 from anabranch.node.gate import Gate
 from anabranch.node.http import Http
@@ -73,6 +74,12 @@ class Node:
         self._identity = self.store.writer.log()
         self.hub = Hub(self._identity.tip, limits.send_buffer_bytes)
         self.gate = Gate(limits.bytes_in_flight_total, self.sessions)
+        self.outgoing = Allowance(
+            limits.send_buffer_bytes_total, self._sockets, lambda one: one.outlet.waiting, Connection.give_up
+        )
+        self.incoming = Allowance(
+            limits.receive_buffer_bytes_total, self._sockets, lambda one: one.unread, Connection.give_up
+        )
         self._equip()
         await self.readers.start()
         await self.prover.start()
@@ -165,6 +172,8 @@ class Node:
         gauge("log_tip", "The last position published", lambda: self.hub.tip)
         gauge("operations_in_flight", "Operations taken and not yet answered", lambda: self.admission.in_flight)
         gauge("bytes_in_flight", "Memory that these take, roughly", lambda: self.gate.bytes)
+        gauge("bytes_to_send", "Bytes that wait for readers", lambda: self.outgoing.bytes)
+        gauge("bytes_unread", "Bytes of messages and requests that are not whole yet", lambda: self.incoming.bytes)
 
     def _removed(self, removals: Sequence[Removal]) -> None:
         self.admission.publish([], removals)
@@ -280,7 +289,7 @@ class Node:
                     continue
                 if connection.session is None:
                     if time - connection.began > limits.handshake_seconds:
-                        connection.hang_up(frames.POLICY, "no request")
+                        connection.out_of_time()
                 elif connection.pinged is not None:
                     if time - connection.pinged > limits.idle_seconds:
                         connection.hang_up(frames.GOING_AWAY, "silent for too long")

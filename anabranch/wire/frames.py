@@ -89,6 +89,11 @@ class FrameReader:
         self._room = 0  # bytes that the fragmented message may still have
         self._opcode = 0
 
+    @property
+    def held(self) -> int:
+        """Bytes of a message that is not whole yet."""
+        return sum(map(len, self._pending)) + sum(map(len, self._fragments or ()))
+
     def feed(self, data: bytes) -> Iterator[tuple[int, bytes]]:
         """The messages and control frames that are whole with this data, as (opcode, payload)."""
         if self._pending:

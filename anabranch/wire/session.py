@@ -215,8 +215,15 @@ class Session:
             return self._answer_bad(messages.ok(event.id, False, f"unsupported: {error}"))
         if rules.authenticates and (text := self._may_write(operation)):
             return self._answer_bad(messages.ok(event.id, False, text))
-        self._bad = 0
         return [Publish(operation, self.grant.key if self.grant else None)]
+
+    def settled(self, forged: bool) -> list[Effect]:
+        """What becomes of a publication is known; whether its signature was wrong. Only then does it count as good."""
+        if not forged:
+            self._bad = 0
+            return []
+        self._bad += 1
+        return [Hangup("too many refused messages")] if self._bad > self._rules.bad_messages else []
 
     def _malformed(self, raw: bytes, text: str) -> list[Effect]:
         """An OK where there is an id to answer to, a NOTICE where there is none."""

@@ -98,12 +98,14 @@ class World:
             settings=settings,
             loop=asyncio.get_running_loop(),
             opened=lambda connection: True,
+            outgoing=SimpleNamespace(add=lambda size: None),
         )
 
     def connection(self) -> tuple[Connection, Transport]:
         connection, transport = Connection(self.node), Transport()
         connection.connection_made(transport)  # type: ignore[arg-type]
-        connection.session = cast(Session, SimpleNamespace(receive=lambda message, now: [Publish(message)]))
+        session = SimpleNamespace(receive=lambda message, now: [Publish(message)], settled=lambda forged: [])
+        connection.session = cast(Session, session)
         self.sessions[connection] = None
         return connection, transport
 

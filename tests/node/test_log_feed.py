@@ -17,6 +17,18 @@ async def test_the_log_is_replayed_in_order_and_goes_on_live_with_every_family(s
     assert await client.next_change("l") == (4, later)
 
 
+async def test_what_is_not_in_the_log_is_not_in_its_feed(start_node, connect, author):
+    """An ephemeral event has no position: whoever follows the log would go back to its beginning."""
+    client = await connect(start_node())
+    await client.changes({"mode": "log", "since": 0, "live": True}, sub="l")
+    await client.req({"kinds": [20_001]}, sub="seen", live=True)
+    passing, kept = author.event(20_001, "passing"), author.event(content="kept")
+    await client.store(passing)
+    assert (await client.next_of("seen"))[2] == passing
+    await client.store(kept)
+    assert await client.next_change("l") == (1, kept)
+
+
 async def test_a_token_of_this_log_resumes_and_one_of_another_gets_the_gap_in_tokens(start_node, connect, author):
     node = start_node()
     client = await connect(node)

@@ -227,3 +227,24 @@ async def test_connections_that_say_nothing_hold_nobody_up(node: Node, connect: 
     for bare in silent:
         bare.sock.close()
     await client.still_answers()
+
+
+async def test_forged_events_in_a_row_close_a_connection_and_a_good_one_starts_the_count_anew(
+    small_node: Node, small: RelayClient, author: Author
+) -> None:
+    forged = [{**author.event(content=f"{n}"), "sig": "0" * 128} for n in range(51)]
+    for event in forged[:40]:
+        assert not (await small.publish(event)).accepted
+    await small.store(author.event(content="good"))
+    for event in forged[:50]:
+        assert not (await small.publish(event)).accepted
+    await small.publish(forged[50])
+    await small.wait_ended()
+
+
+def test_a_request_that_takes_too_long_to_arrive_is_told_so(start_node: Callable[..., Node]) -> None:
+    own = start_node(env={"LIMITS_HANDSHAKE_SECONDS": "1"})
+    with BareSocket(own.port) as bare, BareSocket(own.port) as silent:
+        bare.sock.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n")
+        assert bare.read_head().startswith("HTTP/1.1 408")
+        assert silent.sock.recv(1) == b""

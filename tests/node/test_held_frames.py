@@ -37,6 +37,8 @@ class Line:
             opened=lambda connection: True,
             closed=lambda connection: None,
             prove=self.prove,
+            incoming=SimpleNamespace(add=lambda size: None),
+            outgoing=SimpleNamespace(add=lambda size: None),
         )
         self.connection = Connection(node)
         self.connection.connection_made(self)  # type: ignore[arg-type]

@@ -205,16 +205,24 @@ class Replay:
                 reading.cancel()
 
     async def _end_at_limit(self, consumer: Consumer, asked: Changes, subscription: Subscription, page: Page) -> None:
-        """The limit was reached: complete to the tip if nothing more matches, else to the last entry sent."""
-        sent_to = page.entries[-1].position if page.entries else asked.request.since
-        rest = await self._page(consumer, asked.request, sent_to, 1)
-        if self._lost(consumer, subscription, rest, sent_to, asked.request.token):
-            return
-        if rest.complete_to < page.log.tip or rest.entries:
-            consumer.send(frames.text(messages.changes_eose(asked.subscription, sent_to)))
-            consumer.subscription_ended(subscription)
-        else:
-            await self._complete(consumer, asked, subscription, rest.complete_to)
+        """The limit was reached: complete to the end of what was asked for if nothing more matches, else to the last
+        entry sent."""
+        request = asked.request
+        sent_to = page.entries[-1].position if page.entries else request.since
+        last = page.log.tip if request.until is None else min(request.until, page.log.tip)
+        complete_to, size = sent_to, 1
+        while True:
+            rest = await self._page(consumer, request, complete_to, size)
+            if self._lost(consumer, subscription, rest, complete_to, request.token):
+                return
+            complete_to, size = rest.complete_to, HANDFUL  # a page may hold nothing but what has expired
+            if rest.entries:
+                consumer.send(frames.text(messages.changes_eose(asked.subscription, sent_to)))
+                consumer.subscription_ended(subscription)
+                return
+            if complete_to >= last:
+                await self._complete(consumer, asked, subscription, complete_to)
+                return
 
     async def _complete(
         self, consumer: Consumer, asked: Changes, subscription: Subscription, complete_to: Position

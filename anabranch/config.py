@@ -404,6 +404,9 @@ def _check(settings: Settings) -> None:
         for kind in getattr(settings, f"{standing}_kinds"):
             if named.setdefault(kind, standing) != standing:
                 raise ConfigError(f"kind {kind} is in both {named[kind]}_kinds and {standing}_kinds; choose one")
+    for name in ("companion_kinds", "pass_through_kinds"):
+        if ephemeral := [kind for kind in getattr(settings, name) if nostr.is_ephemeral(kind)]:
+            raise ConfigError(f"{name} {ephemeral} are ephemeral (20000 to 29999) and never stored; leave them out")
     outside = [kind for kind in settings.snapshot_kinds if not snapshots.in_range(kind)]
     if outside:
         raise ConfigError(f"snapshot_kinds {outside} are outside the sync range 40000 to 49999")

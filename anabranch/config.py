@@ -30,6 +30,8 @@ READER_KEY, READER_ACCESS_KEY = "ANABRANCH_KEY", "ANABRANCH_ACCESS_KEY"  # as wh
 SECRET = frozenset({"admin_token", "store"})
 """Settings that nothing shows."""
 
+FILTER_VALUES_MAX = 10_000  # a CHANGES filter has three long lists, and SQLite binds 32,766 values to a statement
+
 Positive = Annotated[int, Meta(ge=1)]
 Natural = Annotated[int, Meta(ge=0)]
 Kind = Annotated[int, Meta(ge=0, le=65_535)]
@@ -87,7 +89,10 @@ class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     subscriptions: doc(Positive, "subscriptions of one connection") = 100
     subscription_id_characters: doc(Positive, "characters of a subscription id") = 64
     filters: doc(Positive, "filters of one REQ") = 20
-    filter_values: doc(Positive, "values in all the lists of a filter") = 2_000
+    filter_values: doc(
+        Annotated[int, Meta(ge=1, le=FILTER_VALUES_MAX)],
+        f"values in all the lists of a filter, in each list of one for CHANGES; at most {FILTER_VALUES_MAX}",
+    ) = 2_000
     open_filter_values: doc(
         Positive,
         "values in the filters of all open subscriptions of one connection; one counts once for every 64 characters",

@@ -221,6 +221,7 @@ def test_an_unknown_table_without_a_key_is_named_too(write):
         ("[retention]\npayload_days = -1", "retention.payload_days"),
         ("[retention]\nmode = 'none'", "retention.mode"),
         ("[limits]\ntags = 0", "limits.tags"),
+        ("[limits]\nfilter_values = 10_001", "limits.filter_values"),
     ],
 )
 def test_a_value_of_the_wrong_type_is_named_with_its_key(write, text, key):

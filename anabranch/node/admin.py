@@ -188,14 +188,14 @@ class Admin:
         key = self._node.access.find(name)
         if key is None:
             return _NOT_FOUND
-        if request.method == "GET":
-            keys = await self._node.readers.run(lambda reader: reader.access_keys())
-            return json_answer(next(_shown(stored) for stored in keys if stored.key == key.key))
         if request.method == "DELETE":
             await self._node.access.delete(key.key)
             return json_answer({"deleted": True, "key": key.key})
-        changed = await self._node.access.change(key.key, _key_fields(_object(request.body)))
-        return _NOT_FOUND if changed is None else json_answer(_shown(changed))
+        if request.method == "PATCH":
+            await self._node.access.change(key.key, _key_fields(_object(request.body)))
+        # As it is stored: what is kept in memory does not count the bytes that are used.
+        keys = await self._node.readers.run(lambda reader: reader.access_keys())
+        return next((json_answer(_shown(stored)) for stored in keys if stored.key == key.key), _NOT_FOUND)
 
     async def _create_key(self, body: dict[str, Any]) -> Answer:
         key = AccessKey(new_access_key(), created_at=now.seconds(), **_key_fields(body))

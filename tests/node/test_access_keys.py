@@ -147,6 +147,19 @@ async def test_a_key_ends_when_it_expires(keyed_node: Node, connect: Callable, a
     assert await shut_out(within, author)
 
 
+async def test_a_changed_key_is_answered_with_what_it_has_used(
+    keyed_node: Node, connect: Callable, author: Author
+) -> None:
+    key = make_key(keyed_node)
+    client = await enter(keyed_node, connect, key, author)
+    await client.store(snapshot(author, "note", {"x": 1}, content="x" * 5_000))
+    changed = keyed_node.admin("PATCH", f"keys/{key}", {"label": "new"}).json()
+    assert changed == keyed_node.admin("GET", f"keys/{key}").json()
+    assert changed["label"] == "new" and changed["used_bytes"] > 5_000
+    revoked = keyed_node.cli("keys", "revoke", key, "--json")
+    assert json.loads(revoked.stdout)["key"]["used_bytes"] == changed["used_bytes"], revoked.stderr
+
+
 async def test_a_key_for_one_author_is_for_nobody_else(keyed_node: Node, connect: Callable, author: Author) -> None:
     key = make_key(keyed_node, pubkey=author.pubkey)
     client = await connect(keyed_node)

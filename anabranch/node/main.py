@@ -372,7 +372,7 @@ async def _serve(
 
 
 def _refuse(text: str, code: int, as_json: bool) -> int:
-    print(f"anabranch: {text}", file=sys.stderr)
+    _tell(f"anabranch: {text}")
     if as_json:
         _say({"error": text, "exit_code": code})
     return code
@@ -403,7 +403,7 @@ def _greet(node: Node, remarks: Sequence[str]) -> None:
     ]
     if node.store.renewed:
         lines.insert(1, "  the database is older than it was: a backup was restored, and a new epoch is open")
-    print("\n".join(lines), file=sys.stderr, flush=True)
+    _tell("\n".join(lines))
 
 
 def _calm_collector() -> None:

@@ -124,7 +124,7 @@ class Retention:
         while not self._stopping and await self._writer.run(lambda writer: writer.return_space(PAGES_A_STEP)):
             pass
         compacted = report.compacted_snapshots + report.compacted_revisions
-        if compacted or report.forgotten_documents or report.expired:
+        if compacted or report.forgotten_documents or report.expired or report.vanished:
             log.info("compacted", extra={"report": report})
         self._metrics.compacted.inc(compacted)
         self._metrics.compacted_bytes.inc(report.compacted_bytes)

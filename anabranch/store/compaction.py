@@ -1,9 +1,9 @@
 """Compaction: forgetting by policy, in small steps beside live traffic.
 
 `steps` reads what may go and yields one small piece of work at a time; whoever drives it carries each out through the
-one writer (`carry_out`) or only adds it up (a dry run). The order is what makes a crash harmless: the floor moves
-first, data goes after, and every step leaves a correct store. Each step is checked again by the writer, so a plan
-that has grown old does no harm.
+one writer (`carry_out`). The order is what makes a crash harmless: the floor moves first, data goes after, and every
+step leaves a correct store. Each step is checked again by the writer, so a plan that has grown old does no harm. A dry
+run (`foresee`) drives the same steps over a store as it would be by then.
 
 A plan may also be made elsewhere, over a copy of the log: `judge` holds each of its candidates to the same rule and
 policy, here and now, and says why the others stay.
@@ -13,14 +13,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
+from typing import Protocol
 
 import msgspec
 
 from anabranch.core import retention
 from anabranch.core.operation import State
-from anabranch.core.retention import Policy, ReplayWindow
-from anabranch.core.token import Position
+from anabranch.core.retention import DeletedDocument, Policy, ReplayWindow, Version
+from anabranch.core.token import START, Log, Position
 from anabranch.store.contract import Facts, Reader, Writer
+from anabranch.store.foreseen import Foreseen
 
 DOCUMENTS_A_STEP = 64
 OPERATIONS_A_STEP = 256
@@ -65,10 +67,41 @@ class Report(msgspec.Struct):
     forgotten_bytes: int = 0
     expired: int = 0
     expired_bytes: int = 0
+    vanished: int = 0
+
+    def add_compacted(self, count: int, bytes: int, revisions: bool) -> None:
+        if revisions:
+            self.compacted_revisions += count
+        else:
+            self.compacted_snapshots += count
+        self.compacted_bytes += bytes
+
+
+class Sight(Protocol):
+    """What `steps` looks at: a store as it is, or as it is foreseen."""
+
+    def log(self) -> Log: ...
+    def window_floor(self, window: ReplayWindow, now_ms: int) -> Position: ...
+    def vanishing(self) -> int | None: ...
+    def expired(self, now: int) -> tuple[int, int]: ...
+    def crowded_authors(self, cap: int) -> list[str]: ...
+    def deleted_documents(self, author: str) -> list[DeletedDocument]: ...
+    def candidates(self, after: bytes, cutoff: int, limit: int) -> list[bytes]: ...
+    def versions(self, document: bytes) -> list[tuple[Version, int]]: ...
+    def old_revisions(self, after: int, cutoff: int, limit: int) -> list[tuple[Position, int, int]]: ...
+
+
+class Forgetting(Protocol):
+    """What forgets for good: a store's writer, or what only foresees it."""
+
+    def raise_floor(self, floor: Position) -> Position: ...
+    def vanish(self, limit: int) -> int: ...
+    def forget(self, documents: Sequence[bytes]) -> int: ...
+    def expire(self, now: int, limit: int) -> int: ...
 
 
 def steps(
-    reader: Reader,
+    reader: Sight,
     policy: Policy,
     window: ReplayWindow,
     now: int,
@@ -99,7 +132,7 @@ def steps(
         yield from _old_revisions(reader, cutoff * 1000)
 
 
-def _old_revisions(reader: Reader, cutoff: int) -> Iterator[Step]:
+def _old_revisions(reader: Sight, cutoff: int) -> Iterator[Step]:
     """Every revision that is no head and was made before the cutoff; edges and all other facts stay."""
     after, done = 0, frozenset[Position]()
     while rows := reader.old_revisions(after, cutoff, OPERATIONS_A_STEP + len(done)):
@@ -111,14 +144,14 @@ def _old_revisions(reader: Reader, cutoff: int) -> Iterator[Step]:
         done = frozenset(position for position, _, mtime in rows if mtime == after)
 
 
-def _expired(reader: Reader, now: int) -> Iterator[Step]:
+def _expired(reader: Sight, now: int) -> Iterator[Step]:
     count, size = reader.expired(now)
     for left in range(count, 0, -OPERATIONS_A_STEP):
         some = min(left, OPERATIONS_A_STEP)
         yield Expire(now, some, size * some // count)
 
 
-def _forgettable(reader: Reader, policy: Policy, now: int) -> Iterator[Step]:
+def _forgettable(reader: Sight, policy: Policy, now: int) -> Iterator[Step]:
     if policy.deleted_documents is None:
         return
     age = policy.deleted_age_seconds
@@ -137,44 +170,36 @@ def _forgettable(reader: Reader, policy: Policy, now: int) -> Iterator[Step]:
 
 def carry_out(step: Step, writer: Writer, report: Report) -> None:
     """One transaction, added to the report."""
+    if isinstance(step, Compact):
+        count, freed = writer.compact(step.positions)
+        report.add_compacted(count, freed, step.revisions)
+    else:
+        _carry_out(step, writer, report)
+
+
+def _carry_out(step: RaiseFloor | Vanish | Forget | Expire, store: Forgetting, report: Report) -> None:
     match step:
         case RaiseFloor(floor):
-            report.floor = writer.raise_floor(floor)
-        case Compact(positions, _, revisions):
-            count, freed = writer.compact(positions)
-            _count(report, count, revisions)
-            report.compacted_bytes += freed
+            report.floor = store.raise_floor(floor)
         case Vanish():
-            writer.vanish(OPERATIONS_A_STEP)
+            report.vanished += store.vanish(OPERATIONS_A_STEP)
         case Forget(documents, bytes):
-            report.forgotten_documents += writer.forget(documents)
+            report.forgotten_documents += store.forget(documents)
             report.forgotten_bytes += bytes
         case Expire(now, _, bytes):
-            report.expired += writer.expire(now, OPERATIONS_A_STEP)
+            report.expired += store.expire(now, OPERATIONS_A_STEP)
             report.expired_bytes += bytes
 
 
-def add_up(step: Step, report: Report) -> None:
-    """What carrying the step out would do, as far as can be told without doing it."""
-    match step:
-        case RaiseFloor(floor):
-            report.floor = max(report.floor, floor)
-        case Compact(positions, bytes, revisions):
-            _count(report, len(positions), revisions)
-            report.compacted_bytes += bytes
-        case Forget(documents, bytes):
-            report.forgotten_documents += len(documents)
-            report.forgotten_bytes += bytes
-        case Expire(_, count, bytes):
-            report.expired += count
-            report.expired_bytes += bytes
-
-
-def _count(report: Report, count: int, revisions: bool) -> None:
-    if revisions:
-        report.compacted_revisions += count
-    else:
-        report.compacted_snapshots += count
+def foresee(reader: Reader, policy: Policy, window: ReplayWindow, now: int, floor: Position = START) -> Report:
+    """What a run would do, to the number; nothing is changed."""
+    store, report = Foreseen(reader), Report(floor)
+    for step in steps(store, policy, window, now):
+        if isinstance(step, Compact):  # nothing that follows depends on it
+            report.add_compacted(len(step.positions), step.bytes, step.revisions)
+        else:
+            _carry_out(step, store, report)
+    return report
 
 
 # --- plans of others -------------------------------------------------------------------------------------------------

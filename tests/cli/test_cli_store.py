@@ -1,13 +1,14 @@
 """Status, compact and verify: what is in a store, what goes, what is wrong; beside a node and without."""
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import apsw
 import pytest
 from click.testing import Result
-from stand_ins import HISTORY, TOKEN, admin_api, answer, held
+from stand_ins import DOCS, HISTORY, TOKEN, admin_api, answer, held
 
 from anabranch.cli.shell import Exit
 from anabranch.store.runtime import RETENTION, RuntimeRetention
@@ -44,7 +45,8 @@ def test_status_names_the_holder_and_the_retention_set_at_run_time(run: Callable
 
 COMPACT_KEYS = {
     *("dry_run", "by", "policy", "compacts", "floor", "compacted_snapshots", "compacted_revisions", "compacted_bytes"),
-    *("forgotten_documents", "forgotten_bytes", "expired", "expired_bytes", "file_bytes_before", "file_bytes_after"),
+    *("forgotten_documents", "forgotten_bytes", "expired", "expired_bytes", "vanished"),
+    *("file_bytes_before", "file_bytes_after"),
 }
 
 
@@ -56,10 +58,19 @@ def test_a_dry_run_says_what_a_run_then_does(run: Callable[..., Result], data: s
     assert answer(run("status", "--json", "--data", data))["statistics"]["compacted"] == 0
     did = answer(run(*arguments))
     assert did.keys() == COMPACT_KEYS
-    assert (did["compacted_snapshots"], did["compacted_bytes"]) == (26, would["compacted_bytes"])
+    counts = {"floor", "expired", "vanished"} | {key for key in would if key.startswith(("compacted_", "forgotten_"))}
+    assert {key: did[key] for key in counts} == {key: would[key] for key in counts}
     assert did["file_bytes_after"] < did["file_bytes_before"] - did["compacted_bytes"] // 2
     assert answer(run("verify", "--json", "--data", data))["sound"]
     assert answer(run(*arguments))["compacted_snapshots"] == 0
+
+
+def test_the_guide_shows_a_dry_run_as_it_is(run: Callable[..., Result], data: str) -> None:
+    guide = (DOCS.parent / "how-to" / "choose-retention.md").read_text()
+    shown = next(part for part in guide.split("```") if "would go " in part).strip().splitlines()
+    told = run("compact", "--dry-run", "--mode", "current_only", "--data", data).stdout.splitlines()
+    number = re.compile(r"\d[\d.,]*( [KMG]iB| B)?")
+    assert [number.sub("N", line) for line in told] == [number.sub("N", line) for line in shown]
 
 
 def test_compact_follows_the_settings_the_run_time_and_then_its_options(

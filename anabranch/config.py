@@ -99,6 +99,10 @@ class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     ) = 20_000
     query_limit: doc(Positive, "events that one filter gets at the most") = 50_000
     query_seconds: doc(Positive, "how long one query may take") = 20
+    bootstrap_seconds: doc(
+        Positive,
+        "how long a bootstrap may take to be read, and a second more for every 16 KiB of it; then it is ended",
+    ) = 600
     queries_at_once: doc(Positive, "queries of one connection that are read at the same time") = 2
     queries_waiting: doc(
         Positive, "queries of one connection that may wait at once; then its socket is read no further"

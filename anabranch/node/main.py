@@ -103,7 +103,9 @@ class Node:
             measures=Measures(self.metrics.registry),
             follow=self.follow,
         )
-        self.replay = Replay(self.hub, self.metrics, limits.query_limit, limits.send_buffer_bytes)
+        self.replay = Replay(
+            self.hub, self.metrics, limits.query_limit, limits.send_buffer_bytes, limits.bootstrap_seconds
+        )
         self.retention = Retention(
             self.store,
             self.readers,

@@ -13,8 +13,7 @@ from typing import Any
 
 import msgspec
 
-from anabranch.core.retention import Policy, ReplayWindow
-from anabranch.core.token import Position
+from anabranch.core.retention import Horizon, Policy, ReplayWindow
 from anabranch.node import now
 from anabranch.node.hub import Hub
 from anabranch.node.metrics import Metrics
@@ -161,7 +160,7 @@ class Retention:
         async with self._running:
             pass
 
-    def _horizons(self) -> tuple[Position, ...]:
+    def _horizons(self) -> tuple[Horizon, ...]:
         return tuple(self._hub.horizons)
 
     async def keep_running(self) -> None:

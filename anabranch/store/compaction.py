@@ -19,7 +19,7 @@ import msgspec
 
 from anabranch.core import retention
 from anabranch.core.operation import State
-from anabranch.core.retention import DeletedDocument, Policy, ReplayWindow, Version
+from anabranch.core.retention import DeletedDocument, Horizon, Policy, ReplayWindow, Version
 from anabranch.core.token import START, Log, Position
 from anabranch.store.contract import Facts, Reader, Writer
 from anabranch.store.foreseen import Foreseen
@@ -55,6 +55,9 @@ class Vanish(msgspec.Struct, frozen=True):
 
 Step = RaiseFloor | Compact | Forget | Expire | Vanish
 
+Horizons = Callable[[], Sequence[Horizon]]
+"""Asked again and again: the bootstraps that are being sent just then."""
+
 
 class Report(msgspec.Struct):
     """What a run did, or would do."""
@@ -88,6 +91,7 @@ class Sight(Protocol):
     def deleted_documents(self, author: str) -> list[DeletedDocument]: ...
     def candidates(self, after: bytes, cutoff: int, limit: int) -> list[bytes]: ...
     def versions(self, document: bytes) -> list[tuple[Version, int]]: ...
+    def author_of(self, document: bytes) -> str | None: ...
     def old_revisions(self, after: int, cutoff: int, limit: int) -> list[tuple[Position, int, int]]: ...
 
 
@@ -105,17 +109,16 @@ def steps(
     policy: Policy,
     window: ReplayWindow,
     now: int,
-    horizons: Callable[[], Sequence[Position]] = lambda: (),
+    horizons: Horizons = lambda: (),
 ) -> Iterator[Step]:
-    """The work to do, a small piece at a time. `horizons` tells of the bootstraps that are being sent just then."""
+    """The work to do, a small piece at a time."""
     if (floor := reader.window_floor(window, now * 1000)) > reader.log().floor:
         yield RaiseFloor(floor)
     if (vanishing := reader.vanishing()) is not None:
         for _ in range(vanishing // OPERATIONS_A_STEP + 1):
             yield Vanish()
     yield from _expired(reader, now)
-    if not horizons():  # a bootstrap under way still has to send their tombstones; the next run sees to them
-        yield from _forgettable(reader, policy, now)
+    yield from _forgettable(reader, policy, now, horizons)
     cutoff = policy.cutoff(now)
     after = b""
     while cutoff is not None and (documents := reader.candidates(after, cutoff, DOCUMENTS_A_STEP)):
@@ -123,13 +126,21 @@ def steps(
         going: list[tuple[Position, int]] = []
         for document in documents:
             versions = reader.versions(document)
-            kept = retention.keep([version for version, _ in versions], policy, now, horizons())
+            kept = retention.keep(
+                [version for version, _ in versions], policy, now, _under_way(reader, document, horizons())
+            )
             going += [(version.position, size) for version, size in versions if version.position not in kept]
         for at in range(0, len(going), OPERATIONS_A_STEP):
             some = going[at : at + OPERATIONS_A_STEP]
             yield Compact([position for position, _ in some], sum(size for _, size in some))
     if cutoff is not None:
         yield from _old_revisions(reader, cutoff * 1000)
+
+
+def _under_way(reader: Sight, document: bytes, horizons: Sequence[Horizon]) -> list[Position]:
+    """Where the bootstraps that this document is in began."""
+    author = reader.author_of(document) if horizons else None
+    return [horizon.position for horizon in horizons if horizon.author == author]
 
 
 def _old_revisions(reader: Sight, cutoff: int) -> Iterator[Step]:
@@ -151,21 +162,29 @@ def _expired(reader: Sight, now: int) -> Iterator[Step]:
         yield Expire(now, some, size * some // count)
 
 
-def _forgettable(reader: Sight, policy: Policy, now: int) -> Iterator[Step]:
+def _forgettable(reader: Sight, policy: Policy, now: int, horizons: Horizons) -> Iterator[Step]:
+    """Which fully deleted documents go. While a bootstrap of their author is being sent none of theirs does: it still
+    has to send the tombstones, and the next run sees to them."""
     if policy.deleted_documents is None:
         return
     age = policy.deleted_age_seconds
     recent = reader.window_floor(ReplayWindow(age_seconds=age), now * 1000) if age else None
     for author in reader.crowded_authors(policy.deleted_documents):
         deleted = retention.forgettable(reader.deleted_documents(author), policy, recent)
-        if not deleted:
+        if not deleted or _is_sent(author, horizons()):
             continue
         log = reader.log()
         yield RaiseFloor(retention.floor_after(log.floor, log.tip, deleted))
         going = [document.document for document in deleted]
         for at in range(0, len(going), DOCUMENTS_A_STEP):
             some = going[at : at + DOCUMENTS_A_STEP]
+            if _is_sent(author, horizons()):
+                break
             yield Forget(some, sum(size for document in some for _, size in reader.versions(document)))
+
+
+def _is_sent(author: str, horizons: Sequence[Horizon]) -> bool:
+    return any(horizon.author == author for horizon in horizons)
 
 
 def carry_out(step: Step, writer: Writer, report: Report) -> None:
@@ -234,7 +253,7 @@ class Judgement(msgspec.Struct):
 
 
 def judge(
-    reader: Reader, candidates: Sequence[Candidate], policy: Policy, now: int, horizons: Sequence[Position] = ()
+    reader: Reader, candidates: Sequence[Candidate], policy: Policy, now: int, horizons: Sequence[Horizon] = ()
 ) -> Judgement:
     """Hold each candidate to the rule and the policy: only what compaction itself would drop now may go."""
     judgement = Judgement()
@@ -261,7 +280,7 @@ def judge(
 class _Stays:
     """What stays of the documents that are asked about; each document is looked at once."""
 
-    def __init__(self, reader: Reader, policy: Policy, now: int, horizons: Sequence[Position]) -> None:
+    def __init__(self, reader: Reader, policy: Policy, now: int, horizons: Sequence[Horizon]) -> None:
         self._reader, self._policy, self._now, self._horizons = reader, policy, now, horizons
         self._kept: dict[bytes, tuple[frozenset[Position], frozenset[Position]]] = {}
 
@@ -286,6 +305,7 @@ class _Stays:
         if document not in self._kept:
             versions = [version for version, _ in self._reader.versions(document)]
             by_policy = retention.keep(versions, self._policy, self._now)
-            by_all = retention.keep(versions, self._policy, self._now, self._horizons)
+            under_way = _under_way(self._reader, document, self._horizons)
+            by_all = retention.keep(versions, self._policy, self._now, under_way)
             self._kept[document] = by_policy, by_all
         return self._kept[document]

@@ -375,6 +375,10 @@ class Reader(Protocol):
         """Its snapshots with a payload, each with its size."""
         ...
 
+    def author_of(self, document: bytes) -> str | None:
+        """Who writes a document of snapshots; None: nothing is known of it."""
+        ...
+
     def old_revisions(self, after: int, cutoff: int, limit: int) -> list[tuple[Position, int, int]]:
         """Revisions that are no heads, with a payload, older than `cutoff` (ms) and not older than `after`.
 

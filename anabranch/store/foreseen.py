@@ -107,6 +107,9 @@ class Foreseen:
             return []
         return [one for one in self._reader.versions(document) if one[0].position not in self._gone]
 
+    def author_of(self, document: bytes) -> str | None:
+        return self._reader.author_of(document)
+
     def old_revisions(self, after: int, cutoff: int, limit: int) -> list[OldRevision]:
         elsewhere, here = self._revisions_of_touched
         asked = limit

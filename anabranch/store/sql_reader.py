@@ -447,6 +447,11 @@ class SqlReader(BookReader, ToldReader, ABC):
         )
         return [(_version(row), row[4]) for row in rows]
 
+    def author_of(self, document: bytes) -> str | None:
+        """Who writes a document of snapshots; None: nothing is known of it."""
+        author = self._value(f"SELECT author FROM {SNAPSHOTS_OF_DOCUMENT} LIMIT 1", (document,))
+        return None if author is None else author.hex()
+
     def old_revisions(self, after: int, cutoff: int, limit: int) -> list[tuple[Position, int, int]]:
         """Revisions that are no heads, with a payload, with `after` <= mtime < `cutoff`, by mtime.
 

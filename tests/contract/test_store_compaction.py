@@ -15,7 +15,7 @@ from anabranch.core.changes import SnapshotQuery
 from anabranch.core.filter import Filter
 from anabranch.core.nostr import VANISH
 from anabranch.core.operation import State
-from anabranch.core.retention import DAY, Mode, Policy, ReplayWindow
+from anabranch.core.retention import DAY, Horizon, Mode, Policy, ReplayWindow
 from anabranch.store import compaction, sql_writer
 from anabranch.store.compaction import Report
 from anabranch.store.contract import AccessKey, Duplicate, Refused, Stored
@@ -217,10 +217,25 @@ def test_what_a_bootstrap_still_has_to_send_is_kept_for_it(opened: Opened):
     opened.append(snapshot(clock={"a": 1}))
     selection = opened.reader.bootstrap(SnapshotQuery(AUTHORS[0]), None, 0)
     opened.append(snapshot(clock={"a": 2}), snapshot(clock={"a": 3}))
-    run(opened, Policy(Mode.CURRENT_ONLY, payload_days=0), horizons=(selection.tip,))
+    run(opened, Policy(Mode.CURRENT_ONLY, payload_days=0), horizons=[Horizon(AUTHORS[0], selection.tip)])
     assert len(opened.reader.payloads(selection.positions)) == 1
     run(opened, Policy(Mode.CURRENT_ONLY, payload_days=0))
     assert opened.reader.payloads(selection.positions) == []
+
+
+def test_a_bootstrap_holds_up_nothing_of_other_authors(opened: Opened):
+    """Neither their old versions nor their deleted documents wait for its reader."""
+    for author in AUTHORS[:2]:
+        opened.append(snapshot(clock={"a": 1}, author=author), snapshot(clock={"a": 2}, author=author))
+        opened.append(*tombstones(2, author))
+    policy = Policy(Mode.CURRENT_ONLY, payload_days=0, deleted_documents=1)
+    under_way = [Horizon(AUTHORS[0], opened.reader.log().floor)]
+    report = run(opened, policy, horizons=under_way)
+    assert (report.forgotten_documents, report.compacted_snapshots) == (1, 2)
+    assert {f.author for f in opened.facts() if f.state is State.COMPACTED} == {AUTHORS[1]}
+    assert [len(opened.reader.deleted_documents(author)) for author in AUTHORS[:2]] == [2, 1]
+    report = run(opened, policy)
+    assert (report.forgotten_documents, report.compacted_snapshots) == (1, 2)
 
 
 # --- removal and heads -----------------------------------------------------------------------------------------------

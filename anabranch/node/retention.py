@@ -20,8 +20,8 @@ from anabranch.node.metrics import Metrics
 from anabranch.node.readers import Readers
 from anabranch.node.writing import WriterThread
 from anabranch.store import compaction
-from anabranch.store.compaction import Candidate, Judgement, Refusal, Report, Step
-from anabranch.store.contract import Store, StoreError
+from anabranch.store.compaction import Candidate, Judgement, LookOn, Refusal, Report, Step
+from anabranch.store.contract import Reader, Store, StoreError, TooSlow
 from anabranch.store.runtime import RETENTION, RuntimeRetention, policy_in_force, runtime_retention
 
 log = logging.getLogger(__name__)
@@ -107,7 +107,9 @@ class Retention:
             reader = self._store.open_reader()
             try:
                 steps = compaction.steps(reader, self.policy, self._window, now.seconds(), self._horizons)
-                while not self._stopping and (step := await asyncio.to_thread(_next, steps)) is not None:
+                while not self._stopping and (step := await asyncio.to_thread(self._next, reader, steps)) is not None:
+                    if isinstance(step, LookOn):
+                        continue
                     await self._writer.run(
                         lambda writer, step=step: compaction.carry_out(step, writer, report)  # type: ignore[misc]
                     )
@@ -117,6 +119,18 @@ class Retention:
             report.floor = self.floor
             await self._finish(report)
             return report
+
+    def _next(self, reader: Reader, steps: Iterator[Step]) -> Step | None:
+        """On a thread: the next step. None at the end, and when the node stops, however long a query is."""
+        reader.give_up = lambda: self._stopping
+        try:
+            return next(steps, None)
+        except TooSlow:
+            if self._stopping:
+                return None
+            raise
+        finally:
+            reader.give_up = None
 
     async def _finish(self, report: Report) -> None:
         """Give the space back, and tell of what went."""
@@ -177,10 +191,6 @@ class Retention:
                 await self.run()
             except Exception:
                 log.exception("compaction failed; it is tried again")
-
-
-def _next(steps: Iterator[Step]) -> Step | None:
-    return next(steps, None)
 
 
 async def _first_of(seconds: float, *events: asyncio.Event) -> None:

@@ -53,7 +53,11 @@ class Vanish(msgspec.Struct, frozen=True):
     """Remove some of what belongs to those who have asked to vanish."""
 
 
-Step = RaiseFloor | Compact | Forget | Expire | Vanish
+class LookOn(msgspec.Struct, frozen=True):
+    """Nothing to do: a piece was looked through, and whoever drives may stop here."""
+
+
+Step = RaiseFloor | Compact | Forget | Expire | Vanish | LookOn
 
 Horizons = Callable[[], Sequence[Horizon]]
 """Asked again and again: the bootstraps that are being sent just then."""
@@ -133,6 +137,7 @@ def steps(
         for at in range(0, len(going), OPERATIONS_A_STEP):
             some = going[at : at + OPERATIONS_A_STEP]
             yield Compact([position for position, _ in some], sum(size for _, size in some))
+        yield LookOn()
     if cutoff is not None:
         yield from _old_revisions(reader, cutoff * 1000)
 
@@ -172,6 +177,7 @@ def _forgettable(reader: Sight, policy: Policy, now: int, horizons: Horizons) ->
     for author in reader.crowded_authors(policy.deleted_documents):
         deleted = retention.forgettable(reader.deleted_documents(author), policy, recent)
         if not deleted or _is_sent(author, horizons()):
+            yield LookOn()
             continue
         log = reader.log()
         yield RaiseFloor(retention.floor_after(log.floor, log.tip, deleted))
@@ -196,7 +202,7 @@ def carry_out(step: Step, writer: Writer, report: Report) -> None:
         _carry_out(step, writer, report)
 
 
-def _carry_out(step: RaiseFloor | Vanish | Forget | Expire, store: Forgetting, report: Report) -> None:
+def _carry_out(step: RaiseFloor | Vanish | Forget | Expire | LookOn, store: Forgetting, report: Report) -> None:
     match step:
         case RaiseFloor(floor):
             report.floor = store.raise_floor(floor)

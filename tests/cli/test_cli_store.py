@@ -119,12 +119,21 @@ def test_compact_asks_the_node_that_holds_the_store(
 def test_a_node_that_does_not_trust_us_is_4_with_advice(
     run: Callable[..., Result], data: str, command: tuple[str, ...], status: int, hint: str
 ) -> None:
-    reply = (status, {"error": "no"})
+    reply = (status, {"error": "unauthorized" if status == 401 else "admin not configured"})
     replies = {("POST", "/admin/compact"): reply, ("GET", "/admin/keys"): reply, ("POST", "/admin/keys"): reply}
     with admin_api(replies) as (url, _), held(data, url):
         result = run(*command, "--data", data)
     assert (result.exit_code, result.stdout) == (Exit.IN_USE, "")
     assert hint in result.stderr
+
+
+@pytest.mark.parametrize("status", [503, 507])
+def test_what_a_node_says_of_its_disk_is_passed_on(run: Callable[..., Result], data: str, status: int) -> None:
+    reply = (status, {"error": "compaction was cut short: is there room on the disk? see the log"})
+    with admin_api({("POST", "/admin/compact"): reply}) as (url, _), held(data, url):
+        result = run("compact", "--data", data)
+    assert result.exit_code == Exit.FAILED
+    assert f"answered {status}: compaction was cut short: is there room on the disk?" in result.stderr
 
 
 def test_a_holder_without_an_address_is_4(run: Callable[..., Result], data: str) -> None:

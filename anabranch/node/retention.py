@@ -81,8 +81,9 @@ class Retention:
 
     async def change(
         self, payload_retention_days: int | None = _UNSET, compaction_interval_seconds: int = _UNSET
-    ) -> Report:
-        """Set retention anew, durably, and apply it at once."""
+    ) -> tuple[Report, bool]:
+        """Set retention anew, durably, and apply it at once. What that compacted, and whether it came to its end: what
+        is set is in force also where compaction fails, and the next run goes on."""
         changed = RuntimeRetention(
             payload_retention_days=self.policy.payload_days
             if payload_retention_days is _UNSET
@@ -95,15 +96,25 @@ class Retention:
         await self._writer.run(lambda writer: writer.save_setting(RETENTION, changed))
         self._in_force(changed)
         self._changed.set()
-        return await self.run()
+        report = Report()
+        try:
+            await self._run_whole(report)
+        except StoreError as error:
+            log.error("compaction failed; it is tried again", extra={"cause": str(error)})
+            return report, False
+        return report, True
 
     async def run(self) -> Report:
         """One whole run, to its end even when nobody waits for it any more; a second one waits for the first."""
-        return await asyncio.shield(asyncio.create_task(self._run()))
+        report = Report()
+        await self._run_whole(report)
+        return report
 
-    async def _run(self) -> Report:
+    async def _run_whole(self, report: Report) -> None:
+        await asyncio.shield(asyncio.create_task(self._run(report)))
+
+    async def _run(self, report: Report) -> None:
         async with self._running:
-            report = Report()
             reader = self._store.open_reader()
             try:
                 steps = compaction.steps(reader, self.policy, self._window, now.seconds(), self._horizons)
@@ -118,7 +129,6 @@ class Retention:
                 reader.close()
             report.floor = self.floor
             await self._finish(report)
-            return report
 
     def _next(self, reader: Reader, steps: Iterator[Step]) -> Step | None:
         """On a thread: the next step. None at the end, and when the node stops, however long a query is."""
@@ -134,8 +144,11 @@ class Retention:
 
     async def _finish(self, report: Report) -> None:
         """Give the space back, and tell of what went."""
-        while not self._stopping and await self._writer.run(lambda writer: writer.return_space(PAGES_A_STEP)):
-            pass
+        try:
+            while not self._stopping and await self._writer.run(lambda writer: writer.return_space(PAGES_A_STEP)):
+                pass
+        except StoreError as error:  # what went is gone all the same
+            log.error("no space could be given back; it is tried again", extra={"cause": str(error)})
         compacted = report.compacted_snapshots + report.compacted_revisions
         if compacted or report.forgotten_documents or report.expired or report.vanished:
             log.info("compacted", extra={"report": report})

@@ -30,6 +30,8 @@ READER_KEY, READER_ACCESS_KEY = "ANABRANCH_KEY", "ANABRANCH_ACCESS_KEY"  # as wh
 SECRET = frozenset({"admin_token", "store"})
 """Settings that nothing shows."""
 
+FILTER_VALUES_MAX = 10_000  # a CHANGES filter has three long lists, and SQLite binds 32,766 values to a statement
+
 Positive = Annotated[int, Meta(ge=1)]
 Natural = Annotated[int, Meta(ge=0)]
 Kind = Annotated[int, Meta(ge=0, le=65_535)]
@@ -87,13 +89,20 @@ class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     subscriptions: doc(Positive, "subscriptions of one connection") = 100
     subscription_id_characters: doc(Positive, "characters of a subscription id") = 64
     filters: doc(Positive, "filters of one REQ") = 20
-    filter_values: doc(Positive, "values in all the lists of a filter") = 2_000
+    filter_values: doc(
+        Annotated[int, Meta(ge=1, le=FILTER_VALUES_MAX)],
+        f"values in all the lists of a filter, in each list of one for CHANGES; at most {FILTER_VALUES_MAX}",
+    ) = 2_000
     open_filter_values: doc(
         Positive,
         "values in the filters of all open subscriptions of one connection; one counts once for every 64 characters",
     ) = 20_000
     query_limit: doc(Positive, "events that one filter gets at the most") = 50_000
     query_seconds: doc(Positive, "how long one query may take") = 20
+    bootstrap_seconds: doc(
+        Positive,
+        "how long a bootstrap may take to be read, and a second more for every 16 KiB of it; then it is ended",
+    ) = 600
     queries_at_once: doc(Positive, "queries of one connection that are read at the same time") = 2
     queries_waiting: doc(
         Positive, "queries of one connection that may wait at once; then its socket is read no further"
@@ -414,6 +423,9 @@ def _check(settings: Settings) -> None:
         for kind in getattr(settings, f"{standing}_kinds"):
             if named.setdefault(kind, standing) != standing:
                 raise ConfigError(f"kind {kind} is in both {named[kind]}_kinds and {standing}_kinds; choose one")
+    for name in ("companion_kinds", "pass_through_kinds"):
+        if ephemeral := [kind for kind in getattr(settings, name) if nostr.is_ephemeral(kind)]:
+            raise ConfigError(f"{name} {ephemeral} are ephemeral (20000 to 29999) and never stored; leave them out")
     outside = [kind for kind in settings.snapshot_kinds if not snapshots.in_range(kind)]
     if outside:
         raise ConfigError(f"snapshot_kinds {outside} are outside the sync range 40000 to 49999")

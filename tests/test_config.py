@@ -227,6 +227,7 @@ def test_an_unknown_table_without_a_key_is_named_too(write):
         ("[retention]\npayload_days = -1", "retention.payload_days"),
         ("[retention]\nmode = 'none'", "retention.mode"),
         ("[limits]\ntags = 0", "limits.tags"),
+        ("[limits]\nfilter_values = 10_001", "limits.filter_values"),
     ],
 )
 def test_a_value_of_the_wrong_type_is_named_with_its_key(write, text, key):
@@ -284,6 +285,8 @@ def test_an_empty_host_in_the_environment_does_not_open_the_node_to_the_network(
     [
         ({"companion_kinds": (1, 7), "pass_through_kinds": (7,)}, "kind 7 "),
         ({"snapshot_kinds": (42_061, 1)}, "[1]"),
+        ({"companion_kinds": (1, 20_000)}, "companion_kinds [20000] are ephemeral"),
+        ({"pass_through_kinds": (22_242, 29_999, 7)}, "pass_through_kinds [22242, 29999] are ephemeral"),
         ({"limits.event_bytes": 300_000}, "limits.message_bytes"),
         ({"limits.message_bytes": 1_000}, "limits.event_bytes"),
     ],

@@ -56,19 +56,19 @@ class Admin:
             ) from error
         finally:
             connection.close()
-        if status in (401, 503):
-            raise Failure(f"the node at {self.url} holds the store, and {self._why_not(status)}", Exit.IN_USE)
         try:
             answer = msgspec.json.decode(text) if text else {}
         except msgspec.DecodeError:
             answer = {}
+        reason = answer.get("error") if isinstance(answer, dict) else None
+        if status == 401 or reason == "admin not configured":
+            raise Failure(f"the node at {self.url} holds the store, and {self._why_not(status)}", Exit.IN_USE)
         if status >= 400:
-            reason = answer.get("error") if isinstance(answer, dict) else None
             raise Failure(f"the node at {self.url} answered {status}: {reason or http.client.responses.get(status)}")
         return answer
 
     def _why_not(self, status: int) -> str:
-        if status == 503:
+        if status != 401:
             return "its admin API is off: start it with an admin_token, or stop it first"
         if self._token is None:
             return "it asks for its admin token: set ANABRANCH_ADMIN_TOKEN as the node has it, or stop it first"

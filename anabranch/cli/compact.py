@@ -77,9 +77,8 @@ def _policy(settings: Settings, stored: bytes | None, overrides: dict[str, Any])
 def _dry_run(store: AnyStore, settings: Settings, overrides: dict[str, Any]) -> dict[str, Any]:
     with store.reader() as reader:
         policy = _policy(settings, reader.setting(RETENTION), overrides)
-        report, before = compaction.Report(floor=reader.log().floor), reader.file_bytes()
-        for step in compaction.steps(reader, policy, settings.retention.window(), now.seconds()):
-            compaction.add_up(step, report)
+        before, window = reader.file_bytes(), settings.retention.window()
+        report = compaction.foresee(reader, policy, window, now.seconds(), reader.log().floor)
     return _answer(report, policy, dry_run=True, before=before, after=None)
 
 
@@ -137,6 +136,7 @@ def _text(answer: dict[str, Any]) -> str:
         ),
         ("documents", f"{answer['forgotten_documents']:,} fully deleted ones, {size(answer['forgotten_bytes'])}"),
         ("expired", f"{answer['expired']:,}, {size(answer['expired_bytes'])}"),
+        ("vanished", f"{answer['vanished']:,}"),
         ("floor", str(answer["floor"])),
     ]
     if before is not None:

@@ -11,7 +11,7 @@ import functools
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import IntEnum
 from pathlib import Path
 from typing import Any, NoReturn
@@ -69,7 +69,12 @@ class Shell:
 
     def result(self, value: Any, text: str) -> None:
         """The command's answer: one JSON object, or text for people."""
-        click.echo(msgspec.json.encode(value) if self.json else text)
+        try:
+            click.echo(msgspec.json.encode(value) if self.json else text)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise Failure(f"the answer could not be written to stdout: {error.strerror}") from error
 
     def note(self, text: str) -> None:
         """Something for the person at the terminal, never part of the answer."""
@@ -121,8 +126,10 @@ class Shell:
 
     def end(self, text: str, code: Exit) -> NoReturn:
         if self.json:
-            click.echo(msgspec.json.encode({"error": text, "exit_code": int(code)}))
-        click.echo(f"anabranch: {text}", err=True)
+            with suppress(OSError):  # it may be stdout itself that fails
+                click.echo(msgspec.json.encode({"error": text, "exit_code": int(code)}))
+        with suppress(OSError):
+            click.echo(f"anabranch: {text}", err=True)
         sys.exit(code)
 
 

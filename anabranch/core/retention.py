@@ -63,13 +63,20 @@ class Version(msgspec.Struct, frozen=True):
     clock: Mapping[str, int]
 
 
+class Horizon(msgspec.Struct, frozen=True):
+    """A bootstrap that is being sent: whose documents it has, and a position at or before its own."""
+
+    author: str
+    position: Position
+
+
 def keep(
     versions: Sequence[Version], policy: Policy, now: int, horizons: Iterable[Position] = ()
 ) -> frozenset[Position]:
     """The versions of one document whose payloads stay.
 
-    `versions` are those with a payload; every head is among them. Each of `horizons` is a position at or before that
-    of a bootstrap still being sent: what was a head at any moment since then must stay until it has been.
+    `versions` are those with a payload; every head is among them. Each of `horizons` is the position of a `Horizon` of
+    their author's: what was a head at any moment since then must stay until it has been sent.
     """
     cutoff = policy.cutoff(now)
     if cutoff is None:

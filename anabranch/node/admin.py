@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
-from typing import TYPE_CHECKING, Any
+import logging
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
@@ -20,16 +22,23 @@ from anabranch.node import admin_links, now
 from anabranch.node.http import Answer, Request, json_answer
 from anabranch.store import log_pages
 from anabranch.store.compaction import Candidate
-from anabranch.store.contract import AccessKey
+from anabranch.store.contract import AccessKey, StoreError
 from anabranch.store.runtime import new_access_key
 
 if TYPE_CHECKING:
     from anabranch.node.main import Node
 
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
 _UNAUTHORIZED = json_answer({"error": "unauthorized"}, 401)
 _NOT_CONFIGURED = json_answer({"error": "admin not configured"}, 503)
 _NOT_ALLOWED = json_answer({"error": "method not allowed"}, 405)
 _NOT_FOUND = json_answer({"error": "not found"}, 404)
+_NOT_READ = json_answer({"error": "the store could not be read: try again later, and see the log"}, 503)
+_ROOM = "is there room on the disk? see the log"
+_NOT_STORED = f"nothing was changed, for it could not be stored: {_ROOM}"
+_CUT_SHORT = f"compaction was cut short: {_ROOM}; what went is gone, and the next run goes on"
 _BAD_BODY = "invalid JSON object body"
 
 PLAN_MAX = 1_000
@@ -38,6 +47,18 @@ PLAN_MAX = 1_000
 
 class BadRequest(ValueError):
     pass
+
+
+class NotStored(Exception):
+    """The store could not take a change; the text says what holds and what to do."""
+
+
+async def _stored(change: Awaitable[T], text: str = _NOT_STORED) -> T:
+    try:
+        return await change
+    except StoreError as error:
+        log.error("a change could not be stored", extra={"cause": str(error)})
+        raise NotStored(text) from error
 
 
 class Admin:
@@ -72,6 +93,11 @@ class Admin:
                 return await self._log(request)
         except BadRequest as error:
             return json_answer({"error": str(error)}, 400)
+        except NotStored as error:
+            return json_answer({"error": str(error)}, 507)
+        except StoreError as error:
+            log.error("the store could not be read", extra={"cause": str(error)})
+            return _NOT_READ
         return _NOT_FOUND
 
     def _trusted(self, request: Request) -> bool:
@@ -106,18 +132,19 @@ class Admin:
             if not _natural(seconds) or not 0 < seconds <= DAYS_MAX * DAY:
                 raise BadRequest("compaction_interval_seconds must be a positive integer")
             change["compaction_interval_seconds"] = seconds
-        report = await self._node.retention.change(**change)
+        report, whole = await _stored(self._node.retention.change(**change))
         compacted = {
             "compacted_snapshots": report.compacted_snapshots,
             "compacted_revisions": report.compacted_revisions,
         }
-        return json_answer(self._node.retention.describe() | compacted)
+        warning = {} if whole else {"warning": f"this is in force, but {_CUT_SHORT}"}
+        return json_answer(self._node.retention.describe() | compacted | warning)
 
     async def _compact(self, request: Request) -> Answer:
         if request.method != "POST":
             return _NOT_ALLOWED
         before = await self._file_bytes()
-        report = await self._node.retention.run()
+        report = await _stored(self._node.retention.run(), _CUT_SHORT)
         after = await self._file_bytes()
         return json_answer(msgspec.to_builtins(report) | {"file_bytes_before": before, "file_bytes_after": after})
 
@@ -130,7 +157,7 @@ class Admin:
             raise BadRequest(f"unknown field {unknown[0][:32]!r}")
         if (body.get("stream"), body.get("epoch")) != (log.stream, log.epoch):
             return json_answer({"error": "the plan is of another log", "stream": log.stream, "epoch": log.epoch}, 409)
-        report, judgement = await self._node.retention.apply(_plan(body.get("operations")))
+        report, judgement = await _stored(self._node.retention.apply(_plan(body.get("operations"))), _CUT_SHORT)
         return json_answer(
             {
                 "dropped": report.compacted_snapshots + report.compacted_revisions,
@@ -150,7 +177,7 @@ class Admin:
             return _NOT_ALLOWED
         if not is_hex(id, 64):
             raise BadRequest("an event id is lower-case hex of 64 characters")
-        removed = await self._node.writer.run(lambda writer: writer.remove([id]))
+        removed = await _stored(self._node.writer.run(lambda writer: writer.remove([id])))
         return json_answer({"removed": True, "id": id}) if removed else _NOT_FOUND
 
     # --- the log ---
@@ -181,25 +208,25 @@ class Admin:
                 return await self._create_key(_object(request.body) if request.body else {})
             return _NOT_ALLOWED
         if name == "*" and request.method == "DELETE":
-            await self._node.access.ask_for_none()
+            await _stored(self._node.access.ask_for_none(), f"not all keys could be deleted: {_ROOM}")
             return json_answer({"deleted": True, "key": "*"})
         if request.method not in ("GET", "PATCH", "DELETE"):
             return _NOT_ALLOWED
         key = self._node.access.find(name)
         if key is None:
             return _NOT_FOUND
-        if request.method == "GET":
-            keys = await self._node.readers.run(lambda reader: reader.access_keys())
-            return json_answer(next(_shown(stored) for stored in keys if stored.key == key.key))
         if request.method == "DELETE":
-            await self._node.access.delete(key.key)
+            await _stored(self._node.access.delete(key.key))
             return json_answer({"deleted": True, "key": key.key})
-        changed = await self._node.access.change(key.key, _key_fields(_object(request.body)))
-        return _NOT_FOUND if changed is None else json_answer(_shown(changed))
+        if request.method == "PATCH":
+            await _stored(self._node.access.change(key.key, _key_fields(_object(request.body))))
+        # As it is stored: what is kept in memory does not count the bytes that are used.
+        keys = await self._node.readers.run(lambda reader: reader.access_keys())
+        return next((json_answer(_shown(stored)) for stored in keys if stored.key == key.key), _NOT_FOUND)
 
     async def _create_key(self, body: dict[str, Any]) -> Answer:
         key = AccessKey(new_access_key(), created_at=now.seconds(), **_key_fields(body))
-        await self._node.access.create(key)
+        await _stored(self._node.access.create(key))
         return json_answer(_shown(key), 201)
 
     # --- connections ---

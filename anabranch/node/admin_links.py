@@ -43,7 +43,7 @@ async def answer(node: Node, request: Request, path: str, body: dict[str, Any]) 
         return json_answer({"error": str(error)}, 400)
     except StoreError as error:
         log.error("a change of a link could not be stored", extra={"link": name, "cause": str(error)})
-        return json_answer({"error": "the change could not be stored; is there room on the disk? see the log"}, 503)
+        return json_answer({"error": "the change could not be stored; is there room on the disk? see the log"}, 507)
 
 
 async def _command(node: Node, name: str, verb: str) -> Answer:
@@ -52,7 +52,7 @@ async def _command(node: Node, name: str, verb: str) -> Answer:
     except StoreError as error:
         log.error("a command to a link could not be stored", extra={"link": name, "cause": str(error)})
         wait = "it is written down as soon as there is room on the disk, and a restart before that forgets it"
-        return json_answer({"error": f"the link does as it was told, but that is not stored yet: {wait}"}, 503)
+        return json_answer({"error": f"the link does as it was told, but that is not stored yet: {wait}"}, 507)
     return json_answer(node.links.describe(name))
 
 

@@ -21,6 +21,7 @@ from anabranch.core import filter as filters
 from anabranch.core.changes import ChangesQuery, LogQuery, RevisionQuery
 from anabranch.core.filter import Filter
 from anabranch.core.operation import Operation, Removal
+from anabranch.core.retention import Horizon
 from anabranch.core.token import Position
 from anabranch.wire import frames, messages
 
@@ -114,7 +115,7 @@ class Hub:
         self._tagged: dict[str, int] = {}  # how many index keys there are for a tag name
         self._recent: deque[tuple[Position, Operation | Removal]] = deque()
         self._recent_bytes = 0
-        self.horizons: list[Position] = []  # of the bootstraps being sent
+        self.horizons: list[Horizon] = []  # the bootstraps being sent
 
     @property
     def subscriptions(self) -> int:

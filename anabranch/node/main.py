@@ -11,7 +11,7 @@ import os
 import random
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,7 @@ from anabranch.replicate.spec import LinkSpec, Timing
 from anabranch.store.contract import KEYS_ASKED_FOR, LinkRecord, StoreBusy, StoreError
 from anabranch.store.opening import AnyStore, open_store
 from anabranch.wire import frames, messages
-from anabranch.wire.session import KEY_LOST, KEY_WANTED, Rules
+from anabranch.wire.session import KEY_LOST, KEY_WANTED, Grant, Rules
 
 log = logging.getLogger(__name__)
 
@@ -110,7 +110,9 @@ class Node:
             measures=Measures(self.metrics.registry),
             follow=self.follow,
         )
-        self.replay = Replay(self.hub, self.metrics, limits.query_limit, limits.send_buffer_bytes)
+        self.replay = Replay(
+            self.hub, self.metrics, limits.query_limit, limits.send_buffer_bytes, limits.bootstrap_seconds
+        )
         self.retention = Retention(
             self.store,
             self.readers,
@@ -123,7 +125,7 @@ class Node:
         )
         await self.retention.start()
         keys, asked_for = await self.readers.run(lambda r: (r.access_keys(), r.setting(KEYS_ASKED_FOR) == b"true"))
-        self.access = Access(keys, asked_for, self.writer, self._access_lost)
+        self.access = Access(keys, asked_for, self.writer, self._access_changed, self._access_lost)
         self.rules = Rules(
             limits=settings.event_limits(),
             kinds=settings.kind_policy(),
@@ -261,12 +263,22 @@ class Node:
         held = await self.prover.check(nostr.proof(event))
         return None if held is None else bool(held[0])
 
-    def _access_lost(self, key: str | None) -> None:
-        for connection in list(self.sessions):
+    def _access_changed(self, grant: Grant) -> None:
+        for connection in self.sessions:
             session = connection.session
-            if session is not None and (session.grant.key == key if session.grant else key is None and session.authors):
-                connection.send(frames.text(messages.notice(KEY_WANTED if key is None else KEY_LOST)))
-                connection.hang_up(frames.POLICY, "access key required" if key is None else "access key rejected")
+            if session is not None and session.grant is not None and session.grant.key == grant.key:
+                session.grant = grant
+
+    def _access_lost(self, keys: Collection[str] | None) -> None:
+        """End the sessions that have shown one of these keys; None: those that have got in without one."""
+        text, reason = (KEY_WANTED, "access key required") if keys is None else (KEY_LOST, "access key rejected")
+        for connection in list(self.sessions):
+            if (session := connection.session) is None:
+                continue
+            without = session.grant is None and bool(session.authors)
+            if without if keys is None else session.grant is not None and session.grant.key in keys:
+                connection.send(frames.text(messages.notice(text)))
+                connection.hang_up(frames.POLICY, reason)
 
     async def _sweep(self) -> None:
         """Ping the silent, let go of the dead, and of those who never finish a request."""
@@ -371,7 +383,7 @@ async def _serve(
 
 
 def _refuse(text: str, code: int, as_json: bool) -> int:
-    print(f"anabranch: {text}", file=sys.stderr)
+    _tell(f"anabranch: {text}")
     if as_json:
         _say({"error": text, "exit_code": code})
     return code
@@ -402,7 +414,7 @@ def _greet(node: Node, remarks: Sequence[str]) -> None:
     ]
     if node.store.renewed:
         lines.insert(1, "  the database is older than it was: a backup was restored, and a new epoch is open")
-    print("\n".join(lines), file=sys.stderr, flush=True)
+    _tell("\n".join(lines))
 
 
 def _calm_collector() -> None:

@@ -21,6 +21,7 @@ from anabranch.core.changes import ChangesQuery, ChangesRequest, RevisionQuery, 
 from anabranch.core.changes import Mode as FeedMode
 from anabranch.core.filter import Filter
 from anabranch.core.nostr import Event
+from anabranch.core.retention import Horizon
 from anabranch.core.revisions import GIFT_WRAP
 from anabranch.core.token import Position, ProgressToken, gap, token_gap
 from anabranch.node import now
@@ -38,6 +39,7 @@ HANDFUL = 512
 HANDFUL_BYTES = 1_048_576
 HANDFULS_MAX = 8  # that may wait for a reader at once: those of queries that were answered side by side
 EVENTS_FRAME_BYTES = 524_288
+BOOTSTRAP_BYTES_A_SECOND = 16_384  # whoever reads as fast is never too slow
 
 _event = msgspec.json.Decoder(Event).decode
 
@@ -67,11 +69,14 @@ class Consumer(Protocol):
 
 
 class Replay:
-    def __init__(self, hub: Hub, metrics: Metrics, query_limit: int, send_buffer_bytes: int) -> None:
+    def __init__(
+        self, hub: Hub, metrics: Metrics, query_limit: int, send_buffer_bytes: int, bootstrap_seconds: int = 600
+    ) -> None:
         self._handful_bytes = min(HANDFUL_BYTES, send_buffer_bytes // HANDFULS_MAX)
         self._hub = hub
         self._metrics = metrics
         self._query_limit = query_limit
+        self._bootstrap_seconds = bootstrap_seconds
 
     # --- REQ, REQ-BATCH and COUNT ---
 
@@ -139,39 +144,61 @@ class Replay:
             consumer.subscription_ended(subscription)
 
     async def _bootstrap(self, consumer: Consumer, asked: Changes, subscription: Subscription) -> None:
-        """STATUS, the heads at one snapshot, EOSE with the same position."""
-        horizon = self._hub.tip  # from here on compaction leaves alone whatever is or becomes a head
+        """STATUS, the heads at one snapshot, EOSE with the same position.
+
+        Meanwhile compaction leaves its author's documents alone, so whoever reads too slowly is not waited for.
+        """
+        query = asked.request.query
+        assert isinstance(query, SnapshotQuery)
+        horizon = Horizon(query.author, self._hub.tip)  # from here on whatever is or becomes a head stays
         self._hub.horizons.append(horizon)
         try:
-            begun = 0
-
-            def begin(reader: Reader, first: Selection) -> None:
-                """On the reader's thread: send the beginning while the rest is still being looked up."""
-                nonlocal begun
-                if consumer.congested:
-                    return
-                status = frames.text(messages.changes_status(asked.subscription, first.tip))
-                data, sent, begun = _framed(reader, subscription, first.positions, self._handful_bytes)
-                loop.call_soon_threadsafe(send, status + data, sent)
-
-            def send(data: bytes, sent: int) -> None:
-                if consumer.has(subscription):  # it may have been closed or replaced since
-                    consumer.send(data)
-                    self._metrics.replayed.inc(sent)
-
-            loop = asyncio.get_running_loop()
-            query, limit = asked.request.query, asked.request.limit
-            assert isinstance(query, SnapshotQuery)
-            selection = await self._select(
-                consumer, lambda r: r.bootstrap(query, limit, now.seconds(), lambda first: begin(r, first))
-            )
-            if not begun:
-                consumer.send(frames.text(messages.changes_status(asked.subscription, selection.tip)))
-            await self._send_selection(consumer, subscription, selection, begun)
-            consumer.send(frames.text(messages.changes_eose(asked.subscription, selection.tip)))
+            async with asyncio.timeout(self._bootstrap_seconds) as bound:
+                end = await self._send_bootstrap(consumer, asked, query, subscription, bound)
+        except TimeoutError:
+            end = messages.changes_error(asked.subscription, messages.BOOTSTRAP_TOO_SLOW)
         finally:
             self._hub.horizons.remove(horizon)
+        consumer.send(frames.text(end))
         consumer.subscription_ended(subscription)
+
+    async def _send_bootstrap(
+        self,
+        consumer: Consumer,
+        asked: Changes,
+        query: SnapshotQuery,
+        subscription: Subscription,
+        bound: asyncio.Timeout,
+    ) -> bytes:
+        """Everything but its EOSE, which is returned. What is sent moves the bound in time."""
+        begun = 0
+
+        def begin(reader: Reader, first: Selection) -> None:
+            """On the reader's thread: send the beginning while the rest is still being looked up."""
+            nonlocal begun
+            if consumer.congested:
+                return
+            status = frames.text(messages.changes_status(asked.subscription, first.tip))
+            data, sent, begun = _framed(reader, subscription, first.positions, self._handful_bytes)
+            loop.call_soon_threadsafe(send, status + data, sent)
+
+        def send(data: bytes, sent: int) -> None:
+            if consumer.has(subscription):  # it may have been closed or replaced since
+                consumer.send(data)
+                self._metrics.replayed.inc(sent)
+
+        def more_time(size: int) -> None:
+            bound.reschedule((bound.when() or 0) + size / BOOTSTRAP_BYTES_A_SECOND)
+
+        loop = asyncio.get_running_loop()
+        selection = await self._select(
+            consumer,
+            lambda r: r.bootstrap(query, asked.request.limit, now.seconds(), lambda first: begin(r, first)),
+        )
+        if not begun:
+            consumer.send(frames.text(messages.changes_status(asked.subscription, selection.tip)))
+        await self._send_selection(consumer, subscription, selection, begun, more_time)
+        return messages.changes_eose(asked.subscription, selection.tip)
 
     async def _tail(self, consumer: Consumer, asked: Changes, subscription: Subscription) -> None:
         """The log after `since`, in order; EOSE says how far this subscription is complete."""
@@ -205,16 +232,24 @@ class Replay:
                 reading.cancel()
 
     async def _end_at_limit(self, consumer: Consumer, asked: Changes, subscription: Subscription, page: Page) -> None:
-        """The limit was reached: complete to the tip if nothing more matches, else to the last entry sent."""
-        sent_to = page.entries[-1].position if page.entries else asked.request.since
-        rest = await self._page(consumer, asked.request, sent_to, 1)
-        if self._lost(consumer, subscription, rest, sent_to, asked.request.token):
-            return
-        if rest.complete_to < page.log.tip or rest.entries:
-            consumer.send(frames.text(messages.changes_eose(asked.subscription, sent_to)))
-            consumer.subscription_ended(subscription)
-        else:
-            await self._complete(consumer, asked, subscription, rest.complete_to)
+        """The limit was reached: complete to the end of what was asked for if nothing more matches, else to the last
+        entry sent."""
+        request = asked.request
+        sent_to = page.entries[-1].position if page.entries else request.since
+        last = page.log.tip if request.until is None else min(request.until, page.log.tip)
+        complete_to, size = sent_to, 1
+        while True:
+            rest = await self._page(consumer, request, complete_to, size)
+            if self._lost(consumer, subscription, rest, complete_to, request.token):
+                return
+            complete_to, size = rest.complete_to, HANDFUL  # a page may hold nothing but what has expired
+            if rest.entries:
+                consumer.send(frames.text(messages.changes_eose(asked.subscription, sent_to)))
+                consumer.subscription_ended(subscription)
+                return
+            if complete_to >= last:
+                await self._complete(consumer, asked, subscription, complete_to)
+                return
 
     async def _complete(
         self, consumer: Consumer, asked: Changes, subscription: Subscription, complete_to: Position
@@ -277,7 +312,12 @@ class Replay:
         return selection
 
     async def _send_selection(
-        self, consumer: Consumer, subscription: Subscription, selection: Selection, start: int = 0
+        self,
+        consumer: Consumer,
+        subscription: Subscription,
+        selection: Selection,
+        start: int = 0,
+        sent_bytes: Callable[[int], None] = lambda size: None,
     ) -> None:
         """The payloads of a selection by the handful; while one is sent, the next is read."""
         positions, at = selection.positions, start
@@ -295,6 +335,7 @@ class Replay:
                 reading = asyncio.create_task(read(at)) if at < len(positions) else None
                 await consumer.writable()  # another subscription may have filled the socket meanwhile
                 consumer.send(data)
+                sent_bytes(len(data))
                 self._metrics.replayed.inc(sent)
                 await consumer.writable()
         finally:

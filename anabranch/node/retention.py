@@ -13,16 +13,15 @@ from typing import Any
 
 import msgspec
 
-from anabranch.core.retention import Policy, ReplayWindow
-from anabranch.core.token import Position
+from anabranch.core.retention import Horizon, Policy, ReplayWindow
 from anabranch.node import now
 from anabranch.node.hub import Hub
 from anabranch.node.metrics import Metrics
 from anabranch.node.readers import Readers
 from anabranch.node.writing import WriterThread
 from anabranch.store import compaction
-from anabranch.store.compaction import Candidate, Judgement, Refusal, Report, Step
-from anabranch.store.contract import Store, StoreError
+from anabranch.store.compaction import Candidate, Judgement, LookOn, Refusal, Report, Step
+from anabranch.store.contract import Reader, Store, StoreError, TooSlow
 from anabranch.store.runtime import RETENTION, RuntimeRetention, policy_in_force, runtime_retention
 
 log = logging.getLogger(__name__)
@@ -82,8 +81,9 @@ class Retention:
 
     async def change(
         self, payload_retention_days: int | None = _UNSET, compaction_interval_seconds: int = _UNSET
-    ) -> Report:
-        """Set retention anew, durably, and apply it at once."""
+    ) -> tuple[Report, bool]:
+        """Set retention anew, durably, and apply it at once. What that compacted, and whether it came to its end: what
+        is set is in force also where compaction fails, and the next run goes on."""
         changed = RuntimeRetention(
             payload_retention_days=self.policy.payload_days
             if payload_retention_days is _UNSET
@@ -96,19 +96,31 @@ class Retention:
         await self._writer.run(lambda writer: writer.save_setting(RETENTION, changed))
         self._in_force(changed)
         self._changed.set()
-        return await self.run()
+        report = Report()
+        try:
+            await self._run_whole(report)
+        except StoreError as error:
+            log.error("compaction failed; it is tried again", extra={"cause": str(error)})
+            return report, False
+        return report, True
 
     async def run(self) -> Report:
         """One whole run, to its end even when nobody waits for it any more; a second one waits for the first."""
-        return await asyncio.shield(asyncio.create_task(self._run()))
+        report = Report()
+        await self._run_whole(report)
+        return report
 
-    async def _run(self) -> Report:
+    async def _run_whole(self, report: Report) -> None:
+        await asyncio.shield(asyncio.create_task(self._run(report)))
+
+    async def _run(self, report: Report) -> None:
         async with self._running:
-            report = Report()
             reader = self._store.open_reader()
             try:
                 steps = compaction.steps(reader, self.policy, self._window, now.seconds(), self._horizons)
-                while not self._stopping and (step := await asyncio.to_thread(_next, steps)) is not None:
+                while not self._stopping and (step := await asyncio.to_thread(self._next, reader, steps)) is not None:
+                    if isinstance(step, LookOn):
+                        continue
                     await self._writer.run(
                         lambda writer, step=step: compaction.carry_out(step, writer, report)  # type: ignore[misc]
                     )
@@ -117,14 +129,28 @@ class Retention:
                 reader.close()
             report.floor = self.floor
             await self._finish(report)
-            return report
+
+    def _next(self, reader: Reader, steps: Iterator[Step]) -> Step | None:
+        """On a thread: the next step. None at the end, and when the node stops, however long a query is."""
+        reader.give_up = lambda: self._stopping
+        try:
+            return next(steps, None)
+        except TooSlow:
+            if self._stopping:
+                return None
+            raise
+        finally:
+            reader.give_up = None
 
     async def _finish(self, report: Report) -> None:
         """Give the space back, and tell of what went."""
-        while not self._stopping and await self._writer.run(lambda writer: writer.return_space(PAGES_A_STEP)):
-            pass
+        try:
+            while not self._stopping and await self._writer.run(lambda writer: writer.return_space(PAGES_A_STEP)):
+                pass
+        except StoreError as error:  # what went is gone all the same
+            log.error("no space could be given back; it is tried again", extra={"cause": str(error)})
         compacted = report.compacted_snapshots + report.compacted_revisions
-        if compacted or report.forgotten_documents or report.expired:
+        if compacted or report.forgotten_documents or report.expired or report.vanished:
             log.info("compacted", extra={"report": report})
         self._metrics.compacted.inc(compacted)
         self._metrics.compacted_bytes.inc(report.compacted_bytes)
@@ -161,7 +187,7 @@ class Retention:
         async with self._running:
             pass
 
-    def _horizons(self) -> tuple[Position, ...]:
+    def _horizons(self) -> tuple[Horizon, ...]:
         return tuple(self._hub.horizons)
 
     async def keep_running(self) -> None:
@@ -178,10 +204,6 @@ class Retention:
                 await self.run()
             except Exception:
                 log.exception("compaction failed; it is tried again")
-
-
-def _next(steps: Iterator[Step]) -> Step | None:
-    return next(steps, None)
 
 
 async def _first_of(seconds: float, *events: asyncio.Event) -> None:

@@ -90,7 +90,7 @@ class NodeAdmin:
         asked = path.partition("?")[0]
         if status == 200:
             return said
-        if status in (401, 503):
+        if status == 401 or b"admin not configured" in said:
             raise FeedError(
                 f"{self.url} wants its admin token: set ANABRANCH_ADMIN_TOKEN as the node has it{self._without_token}"
             )
@@ -98,4 +98,6 @@ class NodeAdmin:
             raise FeedError(f"{self.url} has another log now: ingest it again, then make a new plan")
         if status == 404:
             raise FeedError(f"{self.url} has no {asked}: it is no Anabranch node, or an older one{self._without_token}")
-        raise FeedError(f"{self.url} answered {status} to {method} {asked}")
+        raise FeedError(
+            f"{self.url} answered {status} to {method} {asked}: {said[:200].decode(errors='replace').strip()}"
+        )

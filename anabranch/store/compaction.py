@@ -1,9 +1,9 @@
 """Compaction: forgetting by policy, in small steps beside live traffic.
 
 `steps` reads what may go and yields one small piece of work at a time; whoever drives it carries each out through the
-one writer (`carry_out`) or only adds it up (a dry run). The order is what makes a crash harmless: the floor moves
-first, data goes after, and every step leaves a correct store. Each step is checked again by the writer, so a plan
-that has grown old does no harm.
+one writer (`carry_out`). The order is what makes a crash harmless: the floor moves first, data goes after, and every
+step leaves a correct store. Each step is checked again by the writer, so a plan that has grown old does no harm. A dry
+run (`foresee`) drives the same steps over a store as it would be by then.
 
 A plan may also be made elsewhere, over a copy of the log: `judge` holds each of its candidates to the same rule and
 policy, here and now, and says why the others stay.
@@ -13,14 +13,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
+from typing import Protocol
 
 import msgspec
 
 from anabranch.core import retention
 from anabranch.core.operation import State
-from anabranch.core.retention import Policy, ReplayWindow
-from anabranch.core.token import Position
+from anabranch.core.retention import DeletedDocument, Horizon, Policy, ReplayWindow, Version
+from anabranch.core.token import START, Log, Position
 from anabranch.store.contract import Facts, Reader, Writer
+from anabranch.store.foreseen import Foreseen
 
 DOCUMENTS_A_STEP = 64
 OPERATIONS_A_STEP = 256
@@ -51,7 +53,14 @@ class Vanish(msgspec.Struct, frozen=True):
     """Remove some of what belongs to those who have asked to vanish."""
 
 
-Step = RaiseFloor | Compact | Forget | Expire | Vanish
+class LookOn(msgspec.Struct, frozen=True):
+    """Nothing to do: a piece was looked through, and whoever drives may stop here."""
+
+
+Step = RaiseFloor | Compact | Forget | Expire | Vanish | LookOn
+
+Horizons = Callable[[], Sequence[Horizon]]
+"""Asked again and again: the bootstraps that are being sent just then."""
 
 
 class Report(msgspec.Struct):
@@ -65,24 +74,55 @@ class Report(msgspec.Struct):
     forgotten_bytes: int = 0
     expired: int = 0
     expired_bytes: int = 0
+    vanished: int = 0
+
+    def add_compacted(self, count: int, bytes: int, revisions: bool) -> None:
+        if revisions:
+            self.compacted_revisions += count
+        else:
+            self.compacted_snapshots += count
+        self.compacted_bytes += bytes
+
+
+class Sight(Protocol):
+    """What `steps` looks at: a store as it is, or as it is foreseen."""
+
+    def log(self) -> Log: ...
+    def window_floor(self, window: ReplayWindow, now_ms: int) -> Position: ...
+    def vanishing(self) -> int | None: ...
+    def expired(self, now: int) -> tuple[int, int]: ...
+    def crowded_authors(self, cap: int) -> list[str]: ...
+    def deleted_documents(self, author: str) -> list[DeletedDocument]: ...
+    def candidates(self, after: bytes, cutoff: int, limit: int) -> list[bytes]: ...
+    def versions(self, document: bytes) -> list[tuple[Version, int]]: ...
+    def author_of(self, document: bytes) -> str | None: ...
+    def old_revisions(self, after: int, cutoff: int, limit: int) -> list[tuple[Position, int, int]]: ...
+
+
+class Forgetting(Protocol):
+    """What forgets for good: a store's writer, or what only foresees it."""
+
+    def raise_floor(self, floor: Position) -> Position: ...
+    def vanish(self, limit: int) -> int: ...
+    def forget(self, documents: Sequence[bytes]) -> int: ...
+    def expire(self, now: int, limit: int) -> int: ...
 
 
 def steps(
-    reader: Reader,
+    reader: Sight,
     policy: Policy,
     window: ReplayWindow,
     now: int,
-    horizons: Callable[[], Sequence[Position]] = lambda: (),
+    horizons: Horizons = lambda: (),
 ) -> Iterator[Step]:
-    """The work to do, a small piece at a time. `horizons` tells of the bootstraps that are being sent just then."""
+    """The work to do, a small piece at a time."""
     if (floor := reader.window_floor(window, now * 1000)) > reader.log().floor:
         yield RaiseFloor(floor)
     if (vanishing := reader.vanishing()) is not None:
         for _ in range(vanishing // OPERATIONS_A_STEP + 1):
             yield Vanish()
     yield from _expired(reader, now)
-    if not horizons():  # a bootstrap under way still has to send their tombstones; the next run sees to them
-        yield from _forgettable(reader, policy, now)
+    yield from _forgettable(reader, policy, now, horizons)
     cutoff = policy.cutoff(now)
     after = b""
     while cutoff is not None and (documents := reader.candidates(after, cutoff, DOCUMENTS_A_STEP)):
@@ -90,16 +130,25 @@ def steps(
         going: list[tuple[Position, int]] = []
         for document in documents:
             versions = reader.versions(document)
-            kept = retention.keep([version for version, _ in versions], policy, now, horizons())
+            kept = retention.keep(
+                [version for version, _ in versions], policy, now, _under_way(reader, document, horizons())
+            )
             going += [(version.position, size) for version, size in versions if version.position not in kept]
         for at in range(0, len(going), OPERATIONS_A_STEP):
             some = going[at : at + OPERATIONS_A_STEP]
             yield Compact([position for position, _ in some], sum(size for _, size in some))
+        yield LookOn()
     if cutoff is not None:
         yield from _old_revisions(reader, cutoff * 1000)
 
 
-def _old_revisions(reader: Reader, cutoff: int) -> Iterator[Step]:
+def _under_way(reader: Sight, document: bytes, horizons: Sequence[Horizon]) -> list[Position]:
+    """Where the bootstraps that this document is in began."""
+    author = reader.author_of(document) if horizons else None
+    return [horizon.position for horizon in horizons if horizon.author == author]
+
+
+def _old_revisions(reader: Sight, cutoff: int) -> Iterator[Step]:
     """Every revision that is no head and was made before the cutoff; edges and all other facts stay."""
     after, done = 0, frozenset[Position]()
     while rows := reader.old_revisions(after, cutoff, OPERATIONS_A_STEP + len(done)):
@@ -111,70 +160,71 @@ def _old_revisions(reader: Reader, cutoff: int) -> Iterator[Step]:
         done = frozenset(position for position, _, mtime in rows if mtime == after)
 
 
-def _expired(reader: Reader, now: int) -> Iterator[Step]:
+def _expired(reader: Sight, now: int) -> Iterator[Step]:
     count, size = reader.expired(now)
     for left in range(count, 0, -OPERATIONS_A_STEP):
         some = min(left, OPERATIONS_A_STEP)
         yield Expire(now, some, size * some // count)
 
 
-def _forgettable(reader: Reader, policy: Policy, now: int) -> Iterator[Step]:
+def _forgettable(reader: Sight, policy: Policy, now: int, horizons: Horizons) -> Iterator[Step]:
+    """Which fully deleted documents go. While a bootstrap of their author is being sent none of theirs does: it still
+    has to send the tombstones, and the next run sees to them."""
     if policy.deleted_documents is None:
         return
     age = policy.deleted_age_seconds
     recent = reader.window_floor(ReplayWindow(age_seconds=age), now * 1000) if age else None
     for author in reader.crowded_authors(policy.deleted_documents):
         deleted = retention.forgettable(reader.deleted_documents(author), policy, recent)
-        if not deleted:
+        if not deleted or _is_sent(author, horizons()):
+            yield LookOn()
             continue
         log = reader.log()
         yield RaiseFloor(retention.floor_after(log.floor, log.tip, deleted))
         going = [document.document for document in deleted]
         for at in range(0, len(going), DOCUMENTS_A_STEP):
             some = going[at : at + DOCUMENTS_A_STEP]
+            if _is_sent(author, horizons()):
+                break
             yield Forget(some, sum(size for document in some for _, size in reader.versions(document)))
+
+
+def _is_sent(author: str, horizons: Sequence[Horizon]) -> bool:
+    return any(horizon.author == author for horizon in horizons)
 
 
 def carry_out(step: Step, writer: Writer, report: Report) -> None:
     """One transaction, added to the report."""
+    if isinstance(step, Compact):
+        count, freed = writer.compact(step.positions)
+        report.add_compacted(count, freed, step.revisions)
+    else:
+        _carry_out(step, writer, report)
+
+
+def _carry_out(step: RaiseFloor | Vanish | Forget | Expire | LookOn, store: Forgetting, report: Report) -> None:
     match step:
         case RaiseFloor(floor):
-            report.floor = writer.raise_floor(floor)
-        case Compact(positions, _, revisions):
-            count, freed = writer.compact(positions)
-            _count(report, count, revisions)
-            report.compacted_bytes += freed
+            report.floor = store.raise_floor(floor)
         case Vanish():
-            writer.vanish(OPERATIONS_A_STEP)
+            report.vanished += store.vanish(OPERATIONS_A_STEP)
         case Forget(documents, bytes):
-            report.forgotten_documents += writer.forget(documents)
+            report.forgotten_documents += store.forget(documents)
             report.forgotten_bytes += bytes
         case Expire(now, _, bytes):
-            report.expired += writer.expire(now, OPERATIONS_A_STEP)
+            report.expired += store.expire(now, OPERATIONS_A_STEP)
             report.expired_bytes += bytes
 
 
-def add_up(step: Step, report: Report) -> None:
-    """What carrying the step out would do, as far as can be told without doing it."""
-    match step:
-        case RaiseFloor(floor):
-            report.floor = max(report.floor, floor)
-        case Compact(positions, bytes, revisions):
-            _count(report, len(positions), revisions)
-            report.compacted_bytes += bytes
-        case Forget(documents, bytes):
-            report.forgotten_documents += len(documents)
-            report.forgotten_bytes += bytes
-        case Expire(_, count, bytes):
-            report.expired += count
-            report.expired_bytes += bytes
-
-
-def _count(report: Report, count: int, revisions: bool) -> None:
-    if revisions:
-        report.compacted_revisions += count
-    else:
-        report.compacted_snapshots += count
+def foresee(reader: Reader, policy: Policy, window: ReplayWindow, now: int, floor: Position = START) -> Report:
+    """What a run would do, to the number; nothing is changed."""
+    store, report = Foreseen(reader), Report(floor)
+    for step in steps(store, policy, window, now):
+        if isinstance(step, Compact):  # nothing that follows depends on it
+            report.add_compacted(len(step.positions), step.bytes, step.revisions)
+        else:
+            _carry_out(step, store, report)
+    return report
 
 
 # --- plans of others -------------------------------------------------------------------------------------------------
@@ -209,7 +259,7 @@ class Judgement(msgspec.Struct):
 
 
 def judge(
-    reader: Reader, candidates: Sequence[Candidate], policy: Policy, now: int, horizons: Sequence[Position] = ()
+    reader: Reader, candidates: Sequence[Candidate], policy: Policy, now: int, horizons: Sequence[Horizon] = ()
 ) -> Judgement:
     """Hold each candidate to the rule and the policy: only what compaction itself would drop now may go."""
     judgement = Judgement()
@@ -236,7 +286,7 @@ def judge(
 class _Stays:
     """What stays of the documents that are asked about; each document is looked at once."""
 
-    def __init__(self, reader: Reader, policy: Policy, now: int, horizons: Sequence[Position]) -> None:
+    def __init__(self, reader: Reader, policy: Policy, now: int, horizons: Sequence[Horizon]) -> None:
         self._reader, self._policy, self._now, self._horizons = reader, policy, now, horizons
         self._kept: dict[bytes, tuple[frozenset[Position], frozenset[Position]]] = {}
 
@@ -261,6 +311,7 @@ class _Stays:
         if document not in self._kept:
             versions = [version for version, _ in self._reader.versions(document)]
             by_policy = retention.keep(versions, self._policy, self._now)
-            by_all = retention.keep(versions, self._policy, self._now, self._horizons)
+            under_way = _under_way(self._reader, document, self._horizons)
+            by_all = retention.keep(versions, self._policy, self._now, under_way)
             self._kept[document] = by_policy, by_all
         return self._kept[document]

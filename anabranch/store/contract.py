@@ -145,6 +145,15 @@ class Line(msgspec.Struct, frozen=True, gc=False):
     raw: bytes
 
 
+class Going(msgspec.Struct, frozen=True, gc=False):
+    """A retained operation that the next compaction removes for good."""
+
+    position: Position
+    size: int
+    document: bytes | None
+    family: Family
+
+
 class AccessKey(msgspec.Struct, frozen=True):
     """A secret that lets its holder authenticate on a private node."""
 
@@ -366,6 +375,10 @@ class Reader(Protocol):
         """Its snapshots with a payload, each with its size."""
         ...
 
+    def author_of(self, document: bytes) -> str | None:
+        """Who writes a document of snapshots; None: nothing is known of it."""
+        ...
+
     def old_revisions(self, after: int, cutoff: int, limit: int) -> list[tuple[Position, int, int]]:
         """Revisions that are no heads, with a payload, older than `cutoff` (ms) and not older than `after`.
 
@@ -379,6 +392,14 @@ class Reader(Protocol):
 
     def expired(self, now: int) -> tuple[int, int]:
         """How many retained operations have expired, and their bytes."""
+        ...
+
+    def expiring(self, now: int) -> list[Going]:
+        """What these are, in the order in which they go."""
+        ...
+
+    def belongings(self) -> list[Going]:
+        """What is left of those who have asked to vanish, in the order in which it goes."""
         ...
 
     def crowded_authors(self, cap: int) -> list[str]: ...

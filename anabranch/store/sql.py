@@ -16,6 +16,7 @@ from typing import Any, Protocol, TypeVar
 import apsw
 
 from anabranch.core.nostr import DELETION, VANISH, Event
+from anabranch.core.revisions import GIFT_WRAP
 from anabranch.core.token import Log, Position
 from anabranch.store.contract import StoreError, TooSlow
 
@@ -191,6 +192,18 @@ NAMED_BY_MORE_THAN_HEARSAY = (
     "EXISTS (SELECT 1 FROM parents n WHERE n.document = r.document AND n.parent = r.revision AND n.child > 0)"
 )
 """Of `revisions r`: a revision that was stored here names it as a parent."""
+
+
+def belongings(author: str, until: int) -> tuple[str, list[Any]]:
+    """The positions of what goes with somebody who has asked to vanish (NIP-62): what they wrote, and what was wrapped
+    for them, up to then. More variables may follow, from ?6 on."""
+    return (
+        "SELECT position FROM operations INDEXED BY operation_by_author "
+        "WHERE state = 0 AND author = ?1 AND created_at <= ?2 AND kind <> ?3 "
+        "UNION SELECT o.position FROM tags t CROSS JOIN operations o ON o.position = t.position "
+        "WHERE t.tag = ?4 AND t.created_at <= ?2 AND o.kind = ?5",
+        [bytes.fromhex(author), until, VANISH, tag_key("p", author), GIFT_WRAP],
+    )
 
 
 def marks(values: Sequence[Any]) -> str:

@@ -26,6 +26,7 @@ from anabranch.store.contract import (
     Begin,
     Entry,
     Facts,
+    Going,
     ItemRows,
     Line,
     Page,
@@ -38,6 +39,7 @@ from anabranch.store.sql import (
     NAMED_BY_MORE_THAN_HEARSAY,
     SNAPSHOTS_OF_DOCUMENT,
     Database,
+    belongings,
     chunks,
     marks,
     operations_by_id,
@@ -445,6 +447,11 @@ class SqlReader(BookReader, ToldReader, ABC):
         )
         return [(_version(row), row[4]) for row in rows]
 
+    def author_of(self, document: bytes) -> str | None:
+        """Who writes a document of snapshots; None: nothing is known of it."""
+        author = self._value(f"SELECT author FROM {SNAPSHOTS_OF_DOCUMENT} LIMIT 1", (document,))
+        return None if author is None else author.hex()
+
     def old_revisions(self, after: int, cutoff: int, limit: int) -> list[tuple[Position, int, int]]:
         """Revisions that are no heads, with a payload, with `after` <= mtime < `cutoff`, by mtime.
 
@@ -478,6 +485,24 @@ class SqlReader(BookReader, ToldReader, ABC):
             (now,),
         )[0]
         return count, int(size)
+
+    def expiring(self, now: int) -> list[Going]:
+        """What has expired and is retained, in the order in which it goes."""
+        return self._going(
+            "state = 0 AND expires_at IS NOT NULL AND expires_at <= ? ORDER BY expires_at, position", [now]
+        )
+
+    def belongings(self) -> list[Going]:
+        """What is left of those who have asked to vanish, in the order in which it goes."""
+        found: list[Going] = []
+        for author, until in self._rows("SELECT author, until FROM vanished WHERE done = 0 ORDER BY author"):
+            sql, bindings = belongings(author, until)
+            found += self._going(f"position IN ({sql}) ORDER BY position", bindings)
+        return found
+
+    def _going(self, condition: str, bindings: Sequence[Any]) -> list[Going]:
+        rows = self._rows(f"SELECT position, size, document, family FROM operations WHERE {condition}", bindings)
+        return [Going(Position(row[0]), row[1], row[2], Family(row[3])) for row in rows]
 
     def crowded_authors(self, cap: int) -> list[str]:
         """Authors with more than `cap` documents that have a tombstone for a head."""

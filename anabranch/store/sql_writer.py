@@ -25,12 +25,12 @@ from anabranch.store.sql import (
     SHORT,
     SNAPSHOTS_OF_DOCUMENT,
     Database,
+    belongings,
     chunks,
     evened,
     insert,
     marks,
     operations_by_id,
-    tag_key,
     tag_keys,
     the_log,
     transaction,
@@ -173,10 +173,10 @@ class SqlWriter(BookKeeper, ToldKeeper):
         with self._changing():
             rows = self._all(
                 "SELECT position FROM operations INDEXED BY operation_expiring "
-                "WHERE state = 0 AND expires_at IS NOT NULL AND expires_at <= ? LIMIT ?",
+                "WHERE state = 0 AND expires_at IS NOT NULL AND expires_at <= ? ORDER BY expires_at, position LIMIT ?",
                 (now, limit),
             )
-            return self._remove([row[0] for row in rows], "expired")
+            return self._remove(sorted(row[0] for row in rows), "expired")
 
     def vanish(self, limit: int) -> int:
         """Remove what belongs to those who have asked to vanish (NIP-62), at most so much; 0 when all of it is gone."""
@@ -188,14 +188,9 @@ class SqlWriter(BookKeeper, ToldKeeper):
     def _vanish(self, limit: int, tip: int) -> tuple[int, list[_Dropped]]:
         """The tip after it, and what went."""
         gone: list[_Dropped] = []
-        for author, until in self._all("SELECT author, until FROM vanished WHERE done = 0"):
-            rows = self._all(
-                "SELECT position FROM operations INDEXED BY operation_by_author "
-                "WHERE state = 0 AND author = ?1 AND created_at <= ?2 AND kind <> ?3 "
-                "UNION SELECT o.position FROM tags t CROSS JOIN operations o ON o.position = t.position "
-                "WHERE t.tag = ?4 AND t.created_at <= ?2 AND o.kind = ?5 LIMIT ?6",
-                (bytes.fromhex(author), until, nostr.VANISH, tag_key("p", author), GIFT_WRAP, limit - len(gone)),
-            )
+        for author, until in self._all("SELECT author, until FROM vanished WHERE done = 0 ORDER BY author"):
+            sql, bindings = belongings(author, until)
+            rows = self._all(f"{sql} ORDER BY 1 LIMIT ?6", [*bindings, limit - len(gone)])
             dropped, tip = self._remove_for_good([row[0] for row in rows], "vanished", tip)
             gone += dropped
             if len(gone) >= limit:

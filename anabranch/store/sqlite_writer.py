@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import logging
+
 import apsw
 
 from anabranch.store.contract import StoreError
 from anabranch.store.sql_writer import SqlWriter
+
+log = logging.getLogger(__name__)
 
 
 class SqliteWriter(SqlWriter):
@@ -21,7 +25,10 @@ class SqliteWriter(SqlWriter):
             left = self._value("PRAGMA freelist_count")
             if 0 < left < before:
                 return True
-            self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
         except apsw.Error as error:
             raise StoreError(f"space could not be returned: {error}") from error
+        try:
+            self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+        except apsw.Error as error:  # it is made up for later, and until then the write-ahead log has everything
+            log.warning("the write-ahead log could not be brought into the database", extra={"cause": str(error)})
         return False

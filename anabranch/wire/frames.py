@@ -21,6 +21,8 @@ _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 
 GOING_AWAY, PROTOCOL_ERROR, POLICY, TOO_BIG, TRY_LATER = 1001, 1002, 1008, 1009, 1013
 
+_CLOSE_CODES = frozenset({*range(1_000, 1_004), *range(1_007, 1_015)})  # of the protocol itself, as registered by now
+
 FRAGMENTS_MAX = 1_000
 
 _SHORT_TEXT = [bytes((0x80 | TEXT, length)) for length in range(126)]
@@ -148,6 +150,8 @@ class FrameReader:
         if opcode in (CLOSE, PING, PONG):
             if not final or len(payload) > 125:
                 raise ProtocolError(PROTOCOL_ERROR, "a control frame must be short and whole")
+            if opcode == CLOSE and payload and not _may_close(payload):
+                raise ProtocolError(PROTOCOL_ERROR, "a close frame must have a code that may be sent, or nothing")
             return opcode, payload
         if opcode in (TEXT, BINARY):
             if self._fragments is not None:
@@ -167,3 +171,9 @@ class FrameReader:
             return None
         message, self._fragments = b"".join(self._fragments), None
         return self._opcode, message
+
+
+def _may_close(payload: bytes) -> bool:
+    """Whether a close frame that says something begins with a code that may stand in one (RFC 6455, 7.4)."""
+    code = int.from_bytes(payload[:2])
+    return len(payload) > 1 and (code in _CLOSE_CODES or 3_000 <= code < 5_000)

@@ -154,7 +154,7 @@ class Session:
         self._challenge = challenge
         self._bad = 0
         self.authors: frozenset[str] = frozenset()  # proven by AUTH
-        self.grant: Grant | None = None  # shown by TOKEN
+        self.grant: Grant | None = None  # shown by TOKEN, and kept as the key is now
         self.open: dict[str, int] = {}  # subscriptions, replaying or live, and how much room their filters take
         self.reconciling: dict[str, bool] = {}  # reconciliations under way, and whether of revisions
 

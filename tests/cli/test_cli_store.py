@@ -1,13 +1,14 @@
 """Status, compact and verify: what is in a store, what goes, what is wrong; beside a node and without."""
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import apsw
 import pytest
 from click.testing import Result
-from stand_ins import HISTORY, TOKEN, admin_api, answer, held
+from stand_ins import DOCS, HISTORY, TOKEN, admin_api, answer, held
 
 from anabranch.cli.shell import Exit
 from anabranch.store.runtime import RETENTION, RuntimeRetention
@@ -44,7 +45,8 @@ def test_status_names_the_holder_and_the_retention_set_at_run_time(run: Callable
 
 COMPACT_KEYS = {
     *("dry_run", "by", "policy", "compacts", "floor", "compacted_snapshots", "compacted_revisions", "compacted_bytes"),
-    *("forgotten_documents", "forgotten_bytes", "expired", "expired_bytes", "file_bytes_before", "file_bytes_after"),
+    *("forgotten_documents", "forgotten_bytes", "expired", "expired_bytes", "vanished"),
+    *("file_bytes_before", "file_bytes_after"),
 }
 
 
@@ -56,10 +58,19 @@ def test_a_dry_run_says_what_a_run_then_does(run: Callable[..., Result], data: s
     assert answer(run("status", "--json", "--data", data))["statistics"]["compacted"] == 0
     did = answer(run(*arguments))
     assert did.keys() == COMPACT_KEYS
-    assert (did["compacted_snapshots"], did["compacted_bytes"]) == (26, would["compacted_bytes"])
+    counts = {"floor", "expired", "vanished"} | {key for key in would if key.startswith(("compacted_", "forgotten_"))}
+    assert {key: did[key] for key in counts} == {key: would[key] for key in counts}
     assert did["file_bytes_after"] < did["file_bytes_before"] - did["compacted_bytes"] // 2
     assert answer(run("verify", "--json", "--data", data))["sound"]
     assert answer(run(*arguments))["compacted_snapshots"] == 0
+
+
+def test_the_guide_shows_a_dry_run_as_it_is(run: Callable[..., Result], data: str) -> None:
+    guide = (DOCS.parent / "how-to" / "choose-retention.md").read_text()
+    shown = next(part for part in guide.split("```") if "would go " in part).strip().splitlines()
+    told = run("compact", "--dry-run", "--mode", "current_only", "--data", data).stdout.splitlines()
+    number = re.compile(r"\d[\d.,]*( [KMG]iB| B)?")
+    assert [number.sub("N", line) for line in told] == [number.sub("N", line) for line in shown]
 
 
 def test_compact_follows_the_settings_the_run_time_and_then_its_options(
@@ -108,12 +119,21 @@ def test_compact_asks_the_node_that_holds_the_store(
 def test_a_node_that_does_not_trust_us_is_4_with_advice(
     run: Callable[..., Result], data: str, command: tuple[str, ...], status: int, hint: str
 ) -> None:
-    reply = (status, {"error": "no"})
+    reply = (status, {"error": "unauthorized" if status == 401 else "admin not configured"})
     replies = {("POST", "/admin/compact"): reply, ("GET", "/admin/keys"): reply, ("POST", "/admin/keys"): reply}
     with admin_api(replies) as (url, _), held(data, url):
         result = run(*command, "--data", data)
     assert (result.exit_code, result.stdout) == (Exit.IN_USE, "")
     assert hint in result.stderr
+
+
+@pytest.mark.parametrize("status", [503, 507])
+def test_what_a_node_says_of_its_disk_is_passed_on(run: Callable[..., Result], data: str, status: int) -> None:
+    reply = (status, {"error": "compaction was cut short: is there room on the disk? see the log"})
+    with admin_api({("POST", "/admin/compact"): reply}) as (url, _), held(data, url):
+        result = run("compact", "--data", data)
+    assert result.exit_code == Exit.FAILED
+    assert f"answered {status}: compaction was cut short: is there room on the disk?" in result.stderr
 
 
 def test_a_holder_without_an_address_is_4(run: Callable[..., Result], data: str) -> None:

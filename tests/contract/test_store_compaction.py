@@ -7,14 +7,16 @@ from histories import AUTHORS, MOMENTS, event, groupings, histories, operation, 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from model import Model
+from revision_histories import revision_histories
 from stores import NOW, Opened, Stores
 
 from anabranch.core import retention, token
 from anabranch.core.changes import SnapshotQuery
 from anabranch.core.filter import Filter
+from anabranch.core.nostr import VANISH
 from anabranch.core.operation import State
-from anabranch.core.retention import DAY, Mode, Policy, ReplayWindow
-from anabranch.store import compaction
+from anabranch.core.retention import DAY, Horizon, Mode, Policy, ReplayWindow
+from anabranch.store import compaction, sql_writer
 from anabranch.store.compaction import Report
 from anabranch.store.contract import AccessKey, Duplicate, Refused, Stored
 
@@ -133,23 +135,38 @@ def test_compaction_at_any_moment_does_what_the_rules_say_and_changes_no_head(st
         assert statistics.tombstones == len(fully_deleted(model))
 
 
-@settings(max_examples=40)
+@settings(max_examples=150)
 @given(data=st.data())
-def test_a_dry_run_says_what_a_run_then_does_and_changes_nothing(stores: Stores, data):
-    lasting = snapshots.filter(lambda e: e.first("expiration") is None)
-    with stores.open(data.draw(st.lists(lasting, max_size=16))) as opened:
-        policy = data.draw(policies)
+def test_a_dry_run_says_to_the_number_what_a_run_then_does_and_changes_nothing(stores: Stores, data):
+    """Whatever is due at once: what is forgotten, has expired or is left of those who vanish is not compacted too."""
+    history = data.draw(st.one_of(revision_histories(), st.lists(snapshots, max_size=16)))
+    at_once = data.draw(st.sampled_from([0, 2, sql_writer.VANISH_AT_ONCE]))
+    with stores.open() as opened, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sql_writer, "VANISH_AT_ONCE", at_once)
+        for group in data.draw(groupings(history)):
+            opened.append(*group, received_at=NOW * 1_000)
+        policy, window = data.draw(policies), data.draw(windows)
+        now = data.draw(st.sampled_from([NOW, EVERYTHING_OLD]))
+        patch.setattr(compaction, "OPERATIONS_A_STEP", data.draw(st.sampled_from([1, 3, 256])))
         before = opened.facts(), opened.reader.log()
-        told = Report()
-        for step in compaction.steps(opened.reader, policy, OPEN, EVERYTHING_OLD):
-            compaction.add_up(step, told)
+        told = compaction.foresee(opened.reader, policy, window, now)
         assert (opened.facts(), opened.reader.log()) == before
-        done = run(opened, policy)
-        assert (done.forgotten_documents, done.floor) == (told.forgotten_documents, told.floor)
-        if not done.forgotten_documents:  # what is forgotten first is not there to be compacted
-            assert done == told
-        again = run(opened, policy)
-        assert (again.compacted_snapshots, again.forgotten_documents) == (0, 0)
+        assert run(opened, policy, window, now) == told
+        again = run(opened, policy, window, now)
+        assert (again.compacted_snapshots, again.expired, again.vanished) == (0, 0, 0)
+
+
+def test_a_dry_run_counts_what_goes_for_two_reasons_once(opened: Opened):
+    """Versions of forgotten documents, and one that has expired; and what is left of somebody who vanishes."""
+    passing = snapshot("passing", {"a": 1}, expires_at=NOW)
+    opened.append(*tombstones(3), passing, snapshot("passing", {"a": 2}))
+    gone = [event(1, content=str(n), author=AUTHORS[1]) for n in range(sql_writer.VANISH_AT_ONCE + 5)]
+    opened.append(*gone)
+    opened.append(event(VANISH, [["relay", "ALL_RELAYS"]], author=AUTHORS[1], created_at=MOMENTS[-1]))
+    policy = Policy(Mode.CURRENT_ONLY, payload_days=0, deleted_documents=1)
+    told = compaction.foresee(opened.reader, policy, OPEN, EVERYTHING_OLD)
+    assert (told.compacted_snapshots, told.forgotten_documents, told.expired, told.vanished) == (1, 2, 1, 5)
+    assert run(opened, policy) == told
 
 
 def test_a_plan_that_has_grown_old_does_no_harm(opened: Opened):
@@ -200,10 +217,25 @@ def test_what_a_bootstrap_still_has_to_send_is_kept_for_it(opened: Opened):
     opened.append(snapshot(clock={"a": 1}))
     selection = opened.reader.bootstrap(SnapshotQuery(AUTHORS[0]), None, 0)
     opened.append(snapshot(clock={"a": 2}), snapshot(clock={"a": 3}))
-    run(opened, Policy(Mode.CURRENT_ONLY, payload_days=0), horizons=(selection.tip,))
+    run(opened, Policy(Mode.CURRENT_ONLY, payload_days=0), horizons=[Horizon(AUTHORS[0], selection.tip)])
     assert len(opened.reader.payloads(selection.positions)) == 1
     run(opened, Policy(Mode.CURRENT_ONLY, payload_days=0))
     assert opened.reader.payloads(selection.positions) == []
+
+
+def test_a_bootstrap_holds_up_nothing_of_other_authors(opened: Opened):
+    """Neither their old versions nor their deleted documents wait for its reader."""
+    for author in AUTHORS[:2]:
+        opened.append(snapshot(clock={"a": 1}, author=author), snapshot(clock={"a": 2}, author=author))
+        opened.append(*tombstones(2, author))
+    policy = Policy(Mode.CURRENT_ONLY, payload_days=0, deleted_documents=1)
+    under_way = [Horizon(AUTHORS[0], opened.reader.log().floor)]
+    report = run(opened, policy, horizons=under_way)
+    assert (report.forgotten_documents, report.compacted_snapshots) == (1, 2)
+    assert {f.author for f in opened.facts() if f.state is State.COMPACTED} == {AUTHORS[1]}
+    assert [len(opened.reader.deleted_documents(author)) for author in AUTHORS[:2]] == [2, 1]
+    report = run(opened, policy)
+    assert (report.forgotten_documents, report.compacted_snapshots) == (1, 2)
 
 
 # --- removal and heads -----------------------------------------------------------------------------------------------

@@ -23,8 +23,9 @@ from hypothesis import strategies as st
 from model import Model
 from stores import NOW, Opened, Stores
 
+from anabranch.config import FILTER_VALUES_MAX
 from anabranch.core import nostr
-from anabranch.core.changes import SnapshotQuery
+from anabranch.core.changes import LogQuery, RevisionQuery, SnapshotQuery
 from anabranch.core.filter import Filter, parse
 from anabranch.core.nostr import Invalid
 from anabranch.core.operation import Action, State, classify
@@ -273,6 +274,26 @@ def test_many_large_filters_are_counted_together(opened: Opened):
     asked = [Filter(authors=wanted, since=n) for n in range(20)]
     assert opened.reader.count(asked, 0) == 1
     assert len(opened.reader.select(asked, 10, 0).positions) == 1
+
+
+def test_a_filter_with_as_many_values_as_a_setting_may_allow_is_answered(opened: Opened):
+    """In every shape: a statement binds only so many values."""
+    made = snapshot("7", {"a": 1})
+    opened.append(made)
+    words = frozenset(str(n) for n in range(FILTER_VALUES_MAX))
+    keys = frozenset(f"{n:064x}" for n in range(FILTER_VALUES_MAX - 1)) | {AUTHORS[0]}
+    for filter in (Filter(authors=keys), Filter(tags=(("d", words),), authors=frozenset({AUTHORS[0]}))):
+        assert opened.reader.count([filter], 0) == 1
+        assert opened.ids(opened.reader.select([filter], 10, 0).positions) == [made.id]
+        assert [e.id for e in opened.reader.changes(LogQuery(filter), 0, None, 9).entries] == [made.id]
+    assert opened.reader.count([Filter(ids=keys)], 0) == 0
+    kinds = frozenset(range(40_000, 40_000 + FILTER_VALUES_MAX))
+    query = SnapshotQuery(AUTHORS[0], kinds, words, frozenset(Action), None)
+    assert [e.id for e in opened.reader.changes(query, 0, None, 9).entries] == [made.id]
+    assert len(opened.reader.bootstrap(msgspec.structs.replace(query, collections=words), None, 0).positions) == 0
+    revisions = RevisionQuery("p", None, keys, words, keys)
+    assert opened.reader.changes(revisions, 0, None, 9).entries == []
+    assert len(opened.reader.current_revisions(revisions, 9, 0).timestamps) == 0
 
 
 def test_a_reader_sees_whole_groups_only_and_each_call_one_moment(opened: Opened):

@@ -138,10 +138,8 @@ def test_revisions_are_compacted_in_steps_and_none_is_left_out(opened: Opened, c
     """Of one millisecond too; and a dry run adds up what a run does."""
     made = [revision(f"{n:064x}", [f"{n - 1:064x}"] if n else [], m=5 if same else n // 3) for n in range(count + 1)]
     opened.append(*made)
-    planned, steps = Report(), []
-    for step in compaction.steps(opened.reader, OLD, OPEN, NOW):
-        compaction.add_up(step, planned)
-        steps.append(step)
+    steps = list(compaction.steps(opened.reader, OLD, OPEN, NOW))
+    planned = compaction.foresee(opened.reader, OLD, OPEN, NOW)
     report = run(opened)
     assert report.compacted_revisions == planned.compacted_revisions == count
     assert report.compacted_bytes == planned.compacted_bytes

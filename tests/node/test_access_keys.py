@@ -13,6 +13,10 @@ from processes import Node, find_key, rows
 from sockets import ConnectionEnded, RelayClient
 from websockets.exceptions import ConnectionClosed
 
+from anabranch.node.access import Access
+from anabranch.node.main import SWEEP_SECONDS
+from anabranch.store.contract import AccessKey
+
 REQUIRED = "token-required: present a valid access token before authenticating"
 REJECTED = "token-invalid: access key rejected"
 
@@ -145,6 +149,47 @@ async def test_a_key_ends_when_it_expires(keyed_node: Node, connect: Callable, a
     assert (await present(late, brief))[2] is False
     await asyncio.sleep(2)
     assert await shut_out(within, author)
+
+
+async def test_a_key_that_is_extended_goes_on_for_whoever_has_shown_it(
+    keyed_node: Node, connect: Callable, author: Author
+) -> None:
+    ends = now() + 2
+    key = make_key(keyed_node, expires_at=ends)
+    client = await enter(keyed_node, connect, key, author)
+    feed = await client.tail(author, live=True)
+    assert keyed_node.admin("PATCH", f"keys/{key}", {"expires_at": ends + 1_000}).status == 200
+    await asyncio.sleep(ends + SWEEP_SECONDS + 0.5 - time.time())
+    late = snapshot(author, "late", {"x": 1})
+    await client.store(late)
+    assert (await client.next_change(feed.sub))[1] == late
+    keyed_node.admin("PATCH", f"keys/{key}", {"expires_at": now() + 1})
+    await asyncio.sleep(1.2)
+    assert await shut_out(client, author), "what is cut short ends sooner, too"
+
+
+def test_keys_that_have_expired_are_looked_at_once_and_together() -> None:
+    """However many there are: every open session is passed once for all that are new among them, else not at all."""
+    time = now()
+    keys = [AccessKey(f"sk_{n}", expires_at=time - 5, revoked=n % 2 == 0) for n in range(100)]
+    lost: list[Any] = []
+    access = Access([AccessKey("sk_good"), *keys], True, writer=None, changed=lost.append, lost=lost.append)  # type: ignore[arg-type]
+    for _ in range(3):
+        access.sweep()
+    assert lost == [{key.key for key in keys}]
+
+
+async def test_a_changed_key_is_answered_with_what_it_has_used(
+    keyed_node: Node, connect: Callable, author: Author
+) -> None:
+    key = make_key(keyed_node)
+    client = await enter(keyed_node, connect, key, author)
+    await client.store(snapshot(author, "note", {"x": 1}, content="x" * 5_000))
+    changed = keyed_node.admin("PATCH", f"keys/{key}", {"label": "new"}).json()
+    assert changed == keyed_node.admin("GET", f"keys/{key}").json()
+    assert changed["label"] == "new" and changed["used_bytes"] > 5_000
+    revoked = keyed_node.cli("keys", "revoke", key, "--json")
+    assert json.loads(revoked.stdout)["key"]["used_bytes"] == changed["used_bytes"], revoked.stderr
 
 
 async def test_a_key_for_one_author_is_for_nobody_else(keyed_node: Node, connect: Callable, author: Author) -> None:

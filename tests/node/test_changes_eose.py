@@ -1,8 +1,10 @@
 """EOSE is the position up to which a subscription is complete: a client that stores it skips nothing."""
 
+import asyncio
+import time
 from collections.abc import Callable
 
-from authors import Author, snapshot, versions
+from authors import NOTE, Author, snapshot, versions
 from processes import Node
 from sockets import RelayClient
 
@@ -65,6 +67,30 @@ async def test_until_seq_ends_no_later_than_it_says(client: RelayClient, node: N
     tip = node.max_seq()
     feed = await client.tail(author, until_seq=tip - 1)
     assert seqs[-1] <= (feed.eose or 0) <= tip - 1
+
+
+async def test_a_limit_that_is_reached_at_the_last_match_is_complete_to_until_seq(
+    client: RelayClient, author: Author
+) -> None:
+    await client.store(*versions(author, "note", 3))
+    await client.store(*versions(Author.random(), "other", 4))
+    seqs = (await client.tail(author)).seqs
+    until = seqs[-1] + 2
+    assert (await client.tail(author, limit=3, until_seq=until)).eose == until
+    assert (await client.tail(author, limit=2, until_seq=until)).eose == seqs[1]
+    assert (await client.tail(author, limit=0, since=seqs[-1], until_seq=until)).eose == until
+    assert (await client.tail(author, limit=0, since=seqs[0], until_seq=until)).eose == seqs[0]
+
+
+async def test_what_has_expired_after_the_limit_does_not_hold_eose_back(
+    client: RelayClient, node: Node, author: Author
+) -> None:
+    await client.store(*versions(author, "note", 2))
+    soon = int(time.time()) + 2
+    tags = [["o", "put"], ["vc", "x", "1"], ["expiration", str(soon)]]
+    await client.store(*(author.event(NOTE, "", [["d", f"d{n}"], *tags]) for n in range(3)))
+    await asyncio.sleep(max(0, soon - time.time()) + 0.1)
+    assert (await client.tail(author, limit=2)).eose == node.max_seq()
 
 
 async def test_until_seq_zero_ends_at_zero(client: RelayClient, author: Author) -> None:

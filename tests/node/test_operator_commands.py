@@ -5,12 +5,17 @@ import json
 import signal
 import sqlite3
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 from authors import EPOCH, Author, ids, snapshot, versions
 from processes import ANABRANCH, Node
 from sockets import RelayClient
+
+from anabranch.store.held import read_holder
+
+FULL = Path("/dev/full")
 
 
 async def test_an_export_can_be_imported_elsewhere(
@@ -175,3 +180,31 @@ def test_serve_says_in_one_object_where_it_listens_or_why_it_does_not(tmp_path: 
         process.terminate()
         assert process.stdout.read() == ""
     assert process.returncode == 0
+
+
+def test_a_node_whose_stderr_cannot_be_written_serves_and_stops_all_the_same(tmp_path: Path) -> None:
+    command = [ANABRANCH, "serve", "--json", "--port", "0", "--data", str(tmp_path / "data")]
+    quiet = [part for part in command if part != "--json"]
+    with FULL.open("w") as full:
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=full, text=True) as process:
+            assert process.stdout is not None
+            told = process.stdout.readline()
+            second = subprocess.run(quiet, stdout=full, stderr=full, timeout=30)
+            process.terminate()
+        assert (json.loads(told)["pid"], second.returncode, process.returncode) == (process.pid, 4, 0)
+        with subprocess.Popen(quiet, stdout=full, stderr=full) as process:
+            while (holder := read_holder(tmp_path / "data")).pid != process.pid or not holder.url:
+                assert process.poll() is None
+                time.sleep(0.05)
+            process.terminate()
+        assert process.returncode == 0
+
+
+def test_an_answer_that_cannot_be_written_is_told_in_one_line(start_node: Callable[..., Node]) -> None:
+    own = start_node()
+    for options in ([], ["--json"]):
+        with FULL.open("w") as full:
+            command = [ANABRANCH, "status", "--data", str(own.data), *options]
+            done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=30)
+        assert done.returncode == 1
+        assert done.stderr == "anabranch: the answer could not be written to stdout: No space left on device\n"

@@ -309,4 +309,4 @@ async def test_a_command_that_finds_no_room_is_answered_with_what_to_look_at_and
 
     node = SimpleNamespace(links=SimpleNamespace(find=full))
     answer = await admin_links.answer(node, SimpleNamespace(method="POST"), "/up/pause", {})
-    assert answer.status == 503 and b"could not be stored" in answer.body and b"secret" not in answer.body
+    assert answer.status == 507 and b"could not be stored" in answer.body and b"secret" not in answer.body

@@ -8,6 +8,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import apsw
 import msgspec
@@ -193,6 +194,19 @@ def test_returned_space_leaves_the_file(folder: Path):
     with store.reader() as reader:
         assert reader.damage() == []
         assert reader.statistics().file_bytes >= store.path.stat().st_size
+    store.close()
+
+
+def test_a_checkpoint_that_finds_no_room_is_a_line_in_the_log(folder: Path, caplog: pytest.LogCaptureFixture):
+    """Nothing is lost by it, and nothing has failed that anybody asked for."""
+    store = SqliteStore.open(folder, "OFF")
+
+    def no_room(**_: object) -> None:
+        raise apsw.FullError("database or disk is full")
+
+    store.writer._connection = SimpleNamespace(wal_checkpoint=no_room)
+    assert store.writer.return_space(50) is False
+    assert "could not be brought into the database" in caplog.text
     store.close()
 
 

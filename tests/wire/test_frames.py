@@ -8,7 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.wire.frames import BINARY, FRAGMENTS_MAX, PING, TEXT, TOO_BIG, FrameReader, ProtocolError
+from anabranch.wire.frames import (
+    BINARY,
+    CLOSE,
+    FRAGMENTS_MAX,
+    PING,
+    PROTOCOL_ERROR,
+    TEXT,
+    TOO_BIG,
+    FrameReader,
+    ProtocolError,
+)
 
 CONTINUATION = 0
 MASK = b"\x11\x22\x33\x44"
@@ -109,3 +119,23 @@ def test_a_large_message_in_a_thousand_fragments_costs_no_more_than_its_bytes():
     reader, began = FrameReader(4_000_000), time.process_time()
     assert read(reader, *(stream[at : at + 1_000] for at in range(0, len(stream), 1_000))) == [(TEXT, b"".join(parts))]
     assert time.process_time() - began < 5
+
+
+@pytest.mark.parametrize("code", [1_000, 1_001, 1_003, 1_007, 1_011, 1_014, 3_000, 4_999])
+def test_a_close_is_taken_with_a_code_that_may_be_sent_and_without_one(code: int):
+    said = struct.pack("!H", code)
+    for payload in (b"", said, said + "bye é".encode()):
+        assert read(FrameReader(1_000), frame(payload, CLOSE)) == [(CLOSE, payload)]
+
+
+@pytest.mark.parametrize("code", [0, 1, 999, 1_004, 1_005, 1_006, 1_015, 1_016, 2_999, 5_000, 65_535])
+def test_a_close_with_a_code_that_may_not_be_sent_is_refused(code: int):
+    with pytest.raises(ProtocolError) as refusal:
+        read(FrameReader(1_000), frame(struct.pack("!H", code), CLOSE))
+    assert refusal.value.code == PROTOCOL_ERROR
+
+
+def test_a_close_of_one_byte_is_refused():
+    with pytest.raises(ProtocolError) as refusal:
+        read(FrameReader(1_000), frame(b"\x03", CLOSE))
+    assert refusal.value.code == PROTOCOL_ERROR

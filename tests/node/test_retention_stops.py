@@ -1,0 +1,53 @@
+"""Compaction beside a node that stops: it ends where it is, however much there is still to look through."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from anabranch.core.retention import Mode, Policy, ReplayWindow
+from anabranch.core.token import Position
+from anabranch.node.hub import Hub
+from anabranch.node.metrics import Metrics
+from anabranch.node.readers import Readers
+from anabranch.node.retention import Retention
+from anabranch.node.writing import WriterThread
+from anabranch.store.sqlite import SqliteStore
+from anabranch.store.sqlite_reader import SqliteReader
+
+ENDLESS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT count(*) FROM n"
+
+
+@pytest.fixture
+async def retention(tmp_path: Path) -> AsyncIterator[Retention]:
+    store = SqliteStore.open(tmp_path)
+    readers = Readers(store, 1, 20)
+    writer = WriterThread(store.writer, asyncio.get_running_loop())
+    policy = Policy(Mode.CURRENT_ONLY, payload_days=0)
+    hub = Hub(Position(0), 1_000)
+    yield Retention(store, readers, writer, hub, Metrics(), policy, 300, ReplayWindow())
+    await writer.stop()
+    readers.close()
+    store.close()
+
+
+async def stop_in_mid_run(retention: Retention) -> None:
+    running = asyncio.create_task(retention.run())
+    await asyncio.sleep(0.2)
+    assert not running.done()
+    async with asyncio.timeout(2):
+        await retention.stop()
+        await running
+
+
+async def test_a_node_that_stops_waits_for_no_whole_scan(retention: Retention, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Page after page of documents of which nothing goes."""
+    monkeypatch.setattr(SqliteReader, "candidates", lambda self, after, cutoff, limit: [after + b"x"])
+    monkeypatch.setattr(SqliteReader, "versions", lambda self, document: [])
+    await stop_in_mid_run(retention)
+
+
+async def test_a_node_that_stops_waits_for_no_long_query(retention: Retention, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SqliteReader, "candidates", lambda self, after, cutoff, limit: self._value(ENDLESS))
+    await stop_in_mid_run(retention)

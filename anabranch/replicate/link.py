@@ -34,6 +34,7 @@ from anabranch.replicate.intake import Intake
 from anabranch.replicate.introduction import Introduction
 from anabranch.replicate.lineage import Lineage
 from anabranch.replicate.manner import Manner, Survey
+from anabranch.replicate.patience import Patience
 from anabranch.replicate.pauses import Pauses
 from anabranch.replicate.peers import Peer, PeerKind
 from anabranch.replicate.push import Pusher
@@ -114,7 +115,8 @@ class Link:
         self._survey.lost()
         self._settled.lost()
         self._ids.found(0)
-        self._patience_until: float | None = None
+        self._patience = Patience()  # with what the phase, or a round, has asked for
+        self._push_patience = Patience()
 
     # --- what others ask ---
 
@@ -193,7 +195,8 @@ class Link:
         if self.phase is Phase.OFFLINE:
             return self.retry_at
         compare_at = self._compare_at if self._may_compare else None
-        due = (self._patience_until, compare_at, self.pusher.resume_at if self.pusher else None)
+        again_at = self.pusher.resume_at if self.pusher else None
+        due = (self._patience.until, self._push_patience.until, compare_at, again_at)
         return min((at for at in due if at is not None), default=None)
 
     # --- the connection ---
@@ -207,14 +210,20 @@ class Link:
             self.retry_at = None
             self.phase = Phase.DIALLING
             return [do.Dial()]
-        if self._patience_until is not None and now >= self._patience_until:
-            if not self._intake.applying:
-                return self._out_of_patience(now)
-            self._await(now)  # it is we who are slow
+        if self._is_over(self._push_patience, now):
+            return self.lost(f"no answer for {self._timing.patience:g} s to what it was given", now)
+        if self._is_over(self._patience, now):
+            return self._out_of_patience(now)
         effects = self.pusher.tick(now) if self.pusher is not None else []
         if effects:
-            self._await(now)
+            self._await_push(now)
         return self._go_on(effects, now)
+
+    def _is_over(self, patience: Patience, now: float) -> bool:
+        """Unless what the peer sent before is still on its way to the disk."""
+        if not patience.is_over(now):
+            return False
+        return not (self._intake.applying and patience.put_off(now + self._timing.patience))
 
     def _out_of_patience(self, now: float) -> list[Effect]:
         try:
@@ -239,12 +248,13 @@ class Link:
             return self.lost("the peer told nothing about itself, and it had a log before", now)
         self._introduction = Introduction(identity, self.spec.peer, self._wall)
         if self.peer.authenticates and self._introduction.may_begin():
-            return self._go_on(self._introduce(), now)
+            return self._go_on(self._introduce(now), now)
         return self._go_on(self._ask_anchor(now), now)
 
-    def _introduce(self) -> list[Effect]:
+    def _introduce(self, now: float) -> list[Effect]:
         """Prove who we are before anything else; what was refused without it is asked for again afterwards."""
         self.phase = Phase.AUTHENTICATING
+        self._await(now)
         self._anchor = self.round = self._intake.stream = None
         return self._introduction.begin()
 
@@ -295,7 +305,14 @@ class Link:
         if self.phase is Phase.OFFLINE:
             return
         hurried = self.round is not None and self.round.hurried
-        self._patience_until = now + (self._timing.hurry if hurried else self._timing.patience)
+        self._patience.begin(now + (self._timing.hurry if hurried else self._timing.patience))
+
+    def _await_push(self, now: float) -> None:
+        """The pusher has got on, or has something new under way."""
+        if self.pusher is not None and self.pusher.awaits_peer:
+            self._push_patience.begin(now + self._timing.patience)
+        else:
+            self._push_patience.end()
 
     def _name(self, what: str) -> str:
         """Never the same twice: what is still under way for an old subscription concerns nobody."""
@@ -572,22 +589,24 @@ class Link:
         effects = self._hear(answer, now)
         if effects is None:
             return []
-        self._await(now)
         if more and not effects and not self._fetched_a_page:
             return effects
         return self._go_on(effects, now)
 
     def _hear(self, answer: Answer, now: float) -> list[Effect] | None:
-        """None: nobody waits for it."""
+        """None: nobody waits for it. Whoever does is patient anew, where it got on by it."""
         try:
             if (said := self._introduction.hear(answer)) is not None:
-                done = self.phase is Phase.AUTHENTICATING and self._introduction.proven
-                return [*said, *self._ask_anchor(now)] if done else said
+                if self.phase is not Phase.AUTHENTICATING:
+                    return said
+                if said or self._introduction.proven:
+                    self._await(now)
+                return [*said, *self._ask_anchor(now)] if self._introduction.proven else said
         except NotLetIn as error:
             return self.lost(str(error), now)
         if self._introduction.is_asked_for(answer):
             if self.phase is not Phase.STREAMING:
-                return self._introduce()
+                return self._introduce(now)
             return [*self._introduction.begin(), *(self._hear_task(answer, now) or ())]
         return self._hear_task(answer, now)
 
@@ -600,28 +619,40 @@ class Link:
         if self.round is not None:
             try:
                 if (effects := self.round.hear(answer)) is not None:
+                    self._await(now)
                     return effects
             except RoundFailed as failed:
                 return self._accuse(str(failed), now) if failed.accuses else self.lost(str(failed), now)
-        return self.pusher.hear(answer, now) if self.pusher is not None else None
+        return self._hear_pushed(self.pusher, answer, now) if self.pusher is not None else None
+
+    def _hear_pushed(self, pusher: Pusher, answer: Answer, now: float) -> list[Effect] | None:
+        effects = pusher.hear(answer, now)
+        if effects is not None:
+            self._await_push(now)
+        return effects
 
     def _hear_anchor(self, anchor: Anchor, answer: Answer, now: float) -> list[Effect] | None:
         try:
             effects = anchor.hear(answer)
         except Unanswered as error:
             return self.lost(str(error), now)
-        if effects is None or anchor.held is None:
+        if effects is None:
+            return None
+        self._await(now)
+        if anchor.held is None:
             return effects
         self._anchor = None
         return [*effects, *self._begin(None if anchor.held else GapReason.MESSAGE_MISMATCH, now)]
 
     def _take(self, stream: Stream, answer: Answer, now: float) -> list[Effect]:
         try:
-            stream.take(answer)
+            got_on = stream.take(answer)
         except Broken as broken:
             return self._accuse(str(broken), now)
         except Ended as ended:
             return self._refused(str(ended), now)
+        if got_on and self.phase is Phase.TAILING:
+            self._await(now)
         if stream.replayed and self.phase is Phase.TAILING:
             return [*self._intake.of_stream(), *self._follow(now)]
         full = stream.count >= self._timing.page_count or stream.bytes >= self._timing.page_bytes
@@ -696,8 +727,8 @@ class Link:
         if self._may_compare and self._compare_at is not None and now >= self._compare_at:
             closes = self.state is not LinkState.LIVE or bool(self.pull.pending)
             effects += self._start_round(now, closes, self.spec.pushes)
-        if self.phase is Phase.STREAMING and not self._awaits_peer:
-            self._patience_until = None
+        if self.phase is Phase.STREAMING and not self._round_awaits_peer:
+            self._patience.end()
         return self._renewed(effects, now)
 
     def _renewed(self, effects: list[Effect], now: float) -> list[Effect]:
@@ -718,9 +749,12 @@ class Link:
         return rests and self.round is None and self.phase is Phase.STREAMING
 
     @property
+    def _round_awaits_peer(self) -> bool:
+        return self.round is not None and self.round.awaits_peer
+
+    @property
     def _awaits_peer(self) -> bool:
-        in_round = self.round is not None and self.round.awaits_peer
-        return in_round or (self.pusher is not None and self.pusher.awaits_peer)
+        return self._round_awaits_peer or (self.pusher is not None and self.pusher.awaits_peer)
 
     # --- pushing ---
 
@@ -733,8 +767,7 @@ class Link:
         if self.pusher is None:
             return []
         effects = self.pusher.owed(owed, now)
-        if self.pusher.awaits_peer:
-            self._await(now)
+        self._await_push(now)
         return self._go_on(effects, now)
 
     # --- the operator ---

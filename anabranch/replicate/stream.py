@@ -80,7 +80,8 @@ class Stream:
         self._through = False  # the peer has told how far it is complete, beyond the last arrival
         self._repeats = Repeats()  # of the replay
 
-    def take(self, answer: Answer) -> None:
+    def take(self, answer: Answer) -> bool:
+        """Whether it got on by this answer. Raises `Broken` and `Ended`."""
         match answer:
             case Changed(_, position, raw):
                 self._reach(position)
@@ -108,6 +109,9 @@ class Stream:
                 self.replayed = self._through = True
             case FeedError(_, reason) | Closed(_, reason):
                 raise Ended(reason or "without a reason")
+            case _:
+                return False
+        return True
 
     def _reach(self, position: int) -> None:
         if position <= self._last:

@@ -11,6 +11,7 @@ import click
 
 from anabranch.cli.admin import Admin
 from anabranch.cli.shell import Exit, Failure, Shell, options, rows
+from anabranch.replicate.refusals import refused_count
 from anabranch.store.held import is_held
 
 POLL_SECONDS = 0.2
@@ -213,6 +214,7 @@ def _shown(one: dict[str, Any]) -> str:
         for name, value in one.items()
         if name not in ("dead_letters", "transitions", "pull", "push") and value not in (None, {})
     ]
+    pairs = [(name, refused_count(int(value)) if name == "dead letter count" else value) for name, value in pairs]
     for direction in ("pull", "push"):
         checkpoint = one[direction]
         if checkpoint is not None and checkpoint["contiguous"] is not None:

@@ -9,7 +9,7 @@ from anabranch.core.checkpoint import Checkpoint
 from anabranch.core.token import Log
 from anabranch.replicate.link import Link
 from anabranch.replicate.peers import PeerKind
-from anabranch.replicate.refusals import advice
+from anabranch.replicate.refusals import advice, refused_count
 from anabranch.replicate.states import LinkState, Phase
 
 if TYPE_CHECKING:
@@ -122,8 +122,8 @@ def explained(following: Following, clock: float, wall: int, own: Log, dead_lett
         )
     if dead_letters:
         sentences.append(
-            f"{dead_letters} operations were refused for good; `anabranch link show {link.spec.name}` lists them, "
-            f"`anabranch link repair {link.spec.name}` tries them again."
+            f"{refused_count(dead_letters)} operations were refused for good; `anabranch link show {link.spec.name}` "
+            f"lists them, `anabranch link repair {link.spec.name}` tries them again."
         )
     return {
         "name": link.spec.name,

@@ -13,6 +13,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -108,6 +109,7 @@ class Following:
         self._reader: asyncio.Task[None] | None = None
         self._dialling: asyncio.Task[None] | None = None
         self._inbox: deque[bytes | Exception | _Dialled] = deque()
+        self._to_hear_first: int | None = None  # messages that had come when a deadline passed
         self._held = 0  # bytes in the inbox and in pages that are not on disk yet
         self._room = asyncio.Event()
         self._pages: deque[tuple[asyncio.Task[Applied], int, float]] = deque()
@@ -124,7 +126,10 @@ class Following:
 
     async def command(self, step: Callable[[Link, float], list[Effect]]) -> None:
         """The same for somebody who is to be told once it is on disk. `StoreError`: it holds, and is not there yet."""
+        before = len(self._todo)
         self.call(step)
+        if do.HangUp() in islice(self._todo, before, None) and self._socket is not None:
+            self._socket.abort()  # what is still to be sent waits for nobody
         reached: asyncio.Future[StoreError | None] = asyncio.get_running_loop().create_future()
         self._todo.append(_Written(reached))
         await asyncio.wait((reached, self._task), return_when=asyncio.FIRST_COMPLETED)
@@ -163,7 +168,8 @@ class Following:
         self._mark()
         while self._todo:
             await self._perform(self._todo.popleft())
-        if self._collect() or self._take_in() or self._flush():
+        busy = self._collect() or self._take_in() or self._flush()
+        if busy and not self._is_late():
             return
         if self._unwritten and self._write_at <= self._now:
             await self._write_unwritten()
@@ -184,6 +190,16 @@ class Following:
             if timer is not None:
                 timer.cancel()
 
+    def _is_late(self) -> bool:
+        """Whether a deadline has passed, and all that had come by then is heard: also who never rests has deadlines."""
+        due = self.link.deadline
+        if due is None or due > self._now:
+            self._to_hear_first = None
+            return False
+        if self._to_hear_first is None:
+            self._to_hear_first = len(self._inbox)
+        return self._to_hear_first <= 0
+
     def _mark(self) -> None:
         """Before anything changes: until now it was caught up, or it was not."""
         if self.link.caught_up:
@@ -198,8 +214,10 @@ class Following:
         self._todo.extend(effects)
 
     def _take_in(self) -> bool:
-        """Hand what has come to the machine; not while too many pages wait for the disk."""
+        """Hand what has come to the machine; not while too many pages wait for the disk, or it wants to hold back."""
         inbox, now, taken, size = self._inbox, self._now, 0, 0
+        if self.link.holds_back(now):
+            return False
         try:
             while inbox and taken < TURN_COUNT and len(self._pages) < PAGES_AHEAD and not self._todo:
                 said = inbox.popleft()
@@ -213,12 +231,14 @@ class Following:
                     self._tell(self.link.lost(str(said), now))
         finally:
             self._hold(-size)
+            if self._to_hear_first is not None:
+                self._to_hear_first -= taken
         return taken > 0
 
     def _flush(self) -> bool:
         """Nothing more has come for now: what is gathered is applied. While other pages are on their way to the disk it
         gathers on: a commit costs the same for one operation as for many."""
-        if self._inbox or self._pages:
+        if (self._inbox or self._pages) and not self.link.holds_back(self._now):
             return False
         self._tell(self.link.flush(self._now))
         return bool(self._todo)
@@ -253,6 +273,9 @@ class Following:
                     reached.set_result(None)
                 except StoreError as error:
                     reached.set_result(error)
+                except Exception as error:
+                    reached.set_result(StoreError(f"a fault of ours: {error!r}"))
+                    raise
             case do.Send(message):
                 await self._send(message)
             case do.Apply():

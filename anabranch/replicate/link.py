@@ -69,7 +69,7 @@ class Link:
         self.spec = spec
         self.state = LinkState.PAUSED if record.state == LinkState.PAUSED else LinkState.INITIAL
         self.pull, self.push = record.pull, record.push
-        self.unsure = record.unsure
+        self.unsure = record.unsure or record.pull.overflows
         self.crowded = record.crowded
         """Seconds of which could not be seen whether the peer has more, when everything was last compared."""
         self.last_error = record.last_error
@@ -198,6 +198,17 @@ class Link:
         again_at = self.pusher.resume_at if self.pusher else None
         due = (self._patience.until, self._push_patience.until, compare_at, again_at)
         return min((at for at in due if at is not None), default=None)
+
+    def holds_back(self, now: float) -> bool:
+        """Whether what the peer says is to wait until what it said before is on disk: a comparison is overdue, or at
+        its end, and a stream that never rests would keep it from its turn for ever."""
+        if self.round is not None:
+            return self.round.step is Step.DONE and self._intake.applying
+        return self._is_overdue(now) and self._takes_in and (self.pusher is None or self.pusher.rests)
+
+    def _is_overdue(self, now: float) -> bool:
+        at = self._compare_at
+        return self.phase is Phase.STREAMING and at is not None and now >= at + self._timing.settle
 
     # --- the connection ---
 

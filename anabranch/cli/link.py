@@ -205,6 +205,8 @@ def _line(one: dict[str, Any]) -> str:
     standing = "caught up" if one["caught_up"] else one["last_error"] or one["phase"]
     if one["caught_up"] and one["unkept"]:
         standing += f", but for {one['unkept']} that the peer does not keep"
+    if one["caught_up"] and one["untaken"]:
+        standing += f", but for {one['untaken']} that our rules refuse"
     return f"{one['name']}  {one['direction']}  {one['peer']}  {one['state']}  {standing}"
 
 

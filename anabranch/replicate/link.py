@@ -95,12 +95,16 @@ class Link:
         self._survey = Survey(timing.survey_pause)
         self._pauses = Pauses(timing, share)
         self._names = 0
+        self.pusher: Pusher | None = None
+        self._pushed: ProgressToken | None = None  # as far as the last connection came
         self._numbers = itertools.count(1)
         self._clear()
 
     def _clear(self) -> None:
         """What belongs to one connection."""
-        self.pusher: Pusher | None = None
+        if self.pusher is not None and self.pusher.saves:
+            self._pushed = self.pusher.at
+        self.pusher = None
         self.round: Round | None = None
         self._introduction = Introduction(None, self.spec.peer, self._wall)
         self._anchor: Anchor | None = None
@@ -124,6 +128,11 @@ class Link:
     def unkept(self) -> int:
         """How many operations of ours the peer has refused, or taken and does not keep."""
         return self._settled.unkept
+
+    @property
+    def untaken(self) -> int:
+        """How many operations of the peer's our own rules refuse."""
+        return self._settled.untaken
 
     @property
     def forgot(self) -> bool:
@@ -171,6 +180,23 @@ class Link:
     @property
     def _takes_in(self) -> bool:
         return self._intake.count > 0 or self._intake.applying
+
+    @property
+    def pushed(self) -> ProgressToken | None:
+        """How far the peer has answered for our log, also where nothing in scope was worth a write since."""
+        if self.pusher is not None:
+            return self.pusher.at
+        saved, reached = self.push.contiguous, self._pushed
+        if saved is None or reached is None or saved.domain != reached.domain:
+            return saved
+        return max(saved, reached, key=lambda token: token.position)
+
+    @property
+    def epoch(self) -> str | None:
+        """Of the peer's log, as its positions are named in the checkpoint; None: it was never met."""
+        if self.peer is None:
+            return None
+        return self._epoch or peers.epoch(self.peer, self.pull.contiguous, self._wall())
 
     @property
     def identity(self) -> Identity | None:
@@ -410,6 +436,7 @@ class Link:
             pushes = False  # to find out what is owed, all of the relay has to be read; so long it is only pulled from
         owes = pushes and self.owes
         again = self.forgot and not self._ids.full
+        reconsiders = self._settled.reconsider(self._wall())
         beside = self.spec.pulls and not peers.streams_all(self.peer, self.spec.scope)
         whole = surveys or owes or unknown or not paged
         if paged and whole and unseen:
@@ -425,7 +452,7 @@ class Link:
             name=self._name("round"),
             pulls=self.spec.pulls,
             pushes=pushes,
-            closes=closes or surveys or owes or again or beside,
+            closes=closes or surveys or owes or again or beside or reconsiders,
             negentropy=not refuses,
             since=None if whole else peers.overlapping(self.pull.contiguous, self._wall()),
             wall=self._wall(),
@@ -698,8 +725,9 @@ class Link:
             return []
         if result.checkpoint is not None:
             self.pull = result.checkpoint
+        refused, later = set(result.refused), dict(result.later)
         for id in result.declined:
-            self._settled.decline(id)
+            self._settled.decline(id, id in refused, later.get(id))
         if result.forged:
             return self._accuse(f"sent the event {result.forged[0]}, whose signature does not hold", now)
         if self.pull.overflows:
@@ -809,7 +837,7 @@ class Link:
         """Forget the checkpoints, and begin as if the link were new."""
         self._hang_up()
         self.pull = self.push = Checkpoint()
-        self.unsure, self.crowded = False, ()
+        self.unsure, self.crowded, self._pushed = False, (), None
         return [do.HangUp(), do.Forget(), *self._turn(Cue.RESET, ""), *self._at_once(now)]
 
     def release(self) -> None:

@@ -111,6 +111,11 @@ class BookKeeper:
             "INSERT INTO echoes SELECT name, ? FROM links WHERE name = ? ON CONFLICT (link, position) DO NOTHING",
             [(position, other) for other in change.echo_for for position in change.echoes],
         )
+        if change.taken and self._all("SELECT 1 FROM dead_letters WHERE link = ? LIMIT 1", (link,)):
+            self._db.executemany(
+                "DELETE FROM dead_letters WHERE link = ? AND direction = ? AND id = ?",
+                [(link, direction, id) for direction, id in change.taken],
+            )
         if change.dead:
             dead = self._with_room(link, change.dead)
             self._db.executemany(

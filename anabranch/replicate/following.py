@@ -38,6 +38,7 @@ from anabranch.replicate.link import Link
 from anabranch.replicate.room import Room
 from anabranch.replicate.socket import Ended, Socket
 from anabranch.replicate.spec import LinkSpec, Timing
+from anabranch.replicate.states import LinkState
 from anabranch.store.contract import DeadLetter, LinkChange, LinkRecord, Reader, StoreError, Transition, Writer
 from anabranch.wire.address import discreet
 
@@ -48,6 +49,8 @@ TURN_COUNT = 500  # messages taken in before what they brought is applied
 OWED_BYTES = 1 << 20
 KNOWN_AT_ONCE = 10_000
 FAILURES_NOTED_SECONDS = 60  # between two writes that would only say that it failed once more
+SUCCESS_NOTED_SECONDS = 60  # between two writes that would only say that the two are equal still
+STOPPING_SECONDS = 2.0  # for that at the end
 WRITE_AGAIN_SECONDS = 5.0  # after there was no room for it
 _event = msgspec.json.Decoder(Event).decode
 
@@ -99,6 +102,10 @@ class Following:
         """Set whenever something may be different; who waits clears it."""
         self.caught_up_at: float | None = None
         """When it was last seen to be caught up."""
+        self.since: int | None = None if self.link.state is LinkState.PAUSED else world.wall()
+        """When it came into its state; None: before the node started."""
+        self._moved = False  # a checkpoint, or a comparison found the two equal
+        self._verified_at: float | None = None
         self._world = world
         self._host = world.host
         self._todo: deque[Effect | _Written] = deque()
@@ -144,9 +151,13 @@ class Following:
 
     async def stop(self) -> None:
         """Let go of the peer; what is being stored is stored."""
+        self._mark()
         self._task.cancel()
         await _ended(self._task)
         await self._hang_up()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(STOPPING_SECONDS):
+                await self._note_success(after=1)
         self.link.release()
 
     # --- the loop ---
@@ -173,6 +184,8 @@ class Following:
             return
         if self._unwritten and self._write_at <= self._now:
             await self._write_unwritten()
+        if self._moved:
+            await self._note_success(SUCCESS_NOTED_SECONDS)
         self.changed.set()
         self._stirred.clear()
         due = self.link.deadline
@@ -190,6 +203,17 @@ class Following:
             if timer is not None:
                 timer.cancel()
 
+    async def _note_success(self, after: float) -> None:
+        """Write down when the two were last known to be equal, where so many seconds more have passed since."""
+        self._moved = False
+        if self.caught_up_at is None:
+            return
+        at = self._world.wall() - round(self._now - self.caught_up_at)
+        if at - (self.record.last_success_at or 0) < after:
+            return
+        with contextlib.suppress(StoreError):  # it is told again the next time
+            await self._save(last_success_at=at)
+
     def _is_late(self) -> bool:
         """Whether a deadline has passed, and all that had come by then is heard: also who never rests has deadlines."""
         due = self.link.deadline
@@ -204,6 +228,8 @@ class Following:
         """Before anything changes: until now it was caught up, or it was not."""
         if self.link.caught_up:
             self.caught_up_at = self._now
+        if self.link.verified_at != self._verified_at:
+            self._verified_at, self._moved = self.link.verified_at, True
 
     @property
     def _now(self) -> float:
@@ -247,6 +273,7 @@ class Following:
         """Tell the machine of pages that are on disk, in order."""
         collected = False
         while self._pages and self._pages[0][0].done():
+            self._moved = True
             task, size, began = self._pages.popleft()
             self._hold(-size)
             collected = True
@@ -322,6 +349,8 @@ class Following:
                 if why != self.record.last_error or code != "stream_lost":
                     log.info("a link was interrupted", extra=self._fields(errorCode=code, reason=why))
             case do.Told(before, after, cue, why):
+                if before is not after:
+                    self.since = self._world.wall()
                 fields = self._fields(stateFrom=before, stateTo=after, errorCode=cue, reason=why)
                 log.info("a link is in another state", extra=fields)
 
@@ -359,6 +388,7 @@ class Following:
                 self._pull = checkpoint
             case do.SavePush(checkpoint):
                 await self._write(lambda w: w.note_link(LinkChange(name, push=checkpoint)))
+                self._moved = True
             case do.Tell(ancestors):
                 await self._write(lambda w: w.tell(ancestors))
             case do.Bury(id, reason):
@@ -389,6 +419,7 @@ class Following:
         record, written = self.record, self._written
         if (
             _news(record) != _news(written)
+            or record.last_success_at != written.last_success_at
             or self._world.wall() - (written.last_failure_at or 0) >= FAILURES_NOTED_SECONDS
         ):
             await self._write(lambda w: w.save_link(record))

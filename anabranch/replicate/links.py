@@ -300,5 +300,6 @@ class Links:
         """What a link waits for, since when, when it tries next, and what is probably the matter."""
         count, transitions = await self.host.read(lambda r: (r.dead_letter_count(name), r.transitions(name)))
         link = self.find(name)
-        since = transitions[-1].at if transitions else link.record.created_at
+        turns = [one.at for one in transitions if one.before != one.after]
+        since = link.since if link.since is not None else max([link.record.created_at, *turns])
         return explained(link, self.clock(), self.wall(), self.host.log, count, since)

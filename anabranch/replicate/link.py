@@ -762,10 +762,14 @@ class Link:
         if self.pusher is not None and self.pusher.gap is not None:
             return [*effects, *self._doubt(Cue.GAP, f"our own log: {self.pusher.gap.reason}", now)]
         if self.pull.pending and self.phase is Phase.STREAMING and not self._intake.applying and self.round is None:
-            self._compare_at = now  # a comparison fetches what they wait for, if the peer has it
+            at = self._compare_at  # a comparison fetches what they wait for, if the peer has it
+            self._compare_at = now if at is None else min(at, now)
+        if self.pusher is not None and self._is_overdue(now):
+            self.pusher.held = self.round is None
         if self._may_compare and self._compare_at is not None and now >= self._compare_at:
             closes = self.state is not LinkState.LIVE or bool(self.pull.pending)
             effects += self._start_round(now, closes, self.spec.pushes)
+            effects += self.pusher.go_on() if self.pusher is not None else []
         if self.phase is Phase.STREAMING and not self._round_awaits_peer:
             self._patience.end()
         return self._renewed(effects, now)

@@ -228,6 +228,8 @@ class Following:
         """Before anything changes: until now it was caught up, or it was not."""
         if self.link.caught_up:
             self.caught_up_at = self._now
+        elif (equal_at := self.link.known_equal_at) is not None:
+            self.caught_up_at = max(self.caught_up_at or 0.0, equal_at)
         if self.link.verified_at != self._verified_at:
             self._verified_at, self._moved = self.link.verified_at, True
 

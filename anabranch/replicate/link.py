@@ -143,13 +143,21 @@ class Link:
     def caught_up(self) -> bool:
         """Live, the digests were equal on this connection, and nothing is under way in either direction."""
         live = self.state is LinkState.LIVE and self.phase is Phase.STREAMING
-        all_seen = not self.partial and not self.owes and not self.forgot
-        return live and self._comparisons.equal and self._quiet and all_seen
+        return live and self._comparisons.equal and self._quiet and self._all_seen
+
+    @property
+    def _all_seen(self) -> bool:
+        return not self.partial and not self.owes and not self.forgot
 
     @property
     def equal_as_of(self) -> float | None:
         """Before when all that is said to be equal was there: when the comparison began that found it so."""
         return self._comparisons.equal_as_of
+
+    @property
+    def known_equal_at(self) -> float | None:
+        """The same, where all could be seen: a stream that never rests is behind by no more than this."""
+        return self.equal_as_of if self._all_seen else None
 
     @property
     def owes(self) -> bool:

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from types import SimpleNamespace
 
 import pytest
 from histories import signed
@@ -12,7 +13,7 @@ from test_links import LONG_PAUSES, FullHost
 from anabranch.core.scope import EVERYTHING
 from anabranch.core.token import Position
 from anabranch.replicate import peers
-from anabranch.replicate.explaining import lag_positions, lag_seconds
+from anabranch.replicate.explaining import explained, lag_positions, lag_seconds
 from anabranch.replicate.link import Link
 from anabranch.replicate.links import Links
 from anabranch.store.contract import LinkRecord, Transition
@@ -115,3 +116,13 @@ def test_positions_of_two_epochs_are_not_compared():
     drive.link.peer = peers.identify(drive.peer.information, "ws://peer/", EVERYTHING)
     drive.link._hang_up()
     assert lag_positions(drive.link, drive.own)["pull"] is None
+
+
+def test_what_our_rules_refuse_is_said_where_it_is_said_to_be_caught_up():
+    drive = Drive(LogPeer([signed(content="not here")]))
+    drive.refuses = set(drive.peer.events)
+    drive.run(10)
+    one = SimpleNamespace(link=drive.link, caught_up_at=None, record=SimpleNamespace(last_success_at=None))
+    said = explained(one, drive.now, 1_000, drive.own, dead_letters=10_000, since=0)["explanation"]
+    assert "caught up: the digests of both sides were equal, but for 1 operations that our rules refuse" in said[0]
+    assert said[-1].startswith("10,000 or more operations were refused for good")

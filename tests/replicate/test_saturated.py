@@ -12,6 +12,7 @@ from test_applying import Host
 
 from anabranch.core.scope import EVERYTHING
 from anabranch.replicate import dialling
+from anabranch.replicate.explaining import lag_seconds
 from anabranch.replicate.links import Links
 from anabranch.replicate.spec import Direction, LinkSpec, Timing
 
@@ -91,6 +92,7 @@ async def test_a_stream_that_never_rests_keeps_nobody_from_comparing(tmp_path, m
     verified, reached = one.link.verified_at, one.link.pull.contiguous.position
     assert await until(lambda: one.link.verified_at > verified + 0.2)
     assert one.link.pull.contiguous.position > reached
+    assert lag_seconds(one, links.clock(), 0) < 5
     assert one.link.last_error is None
     await links.stop()
 

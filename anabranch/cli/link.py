@@ -11,6 +11,7 @@ import click
 
 from anabranch.cli.admin import Admin
 from anabranch.cli.shell import Exit, Failure, Shell, options, rows
+from anabranch.replicate.refusals import refused_count
 from anabranch.store.held import is_held
 
 POLL_SECONDS = 0.2
@@ -204,6 +205,8 @@ def _line(one: dict[str, Any]) -> str:
     standing = "caught up" if one["caught_up"] else one["last_error"] or one["phase"]
     if one["caught_up"] and one["unkept"]:
         standing += f", but for {one['unkept']} that the peer does not keep"
+    if one["caught_up"] and one["untaken"]:
+        standing += f", but for {one['untaken']} that our rules refuse"
     return f"{one['name']}  {one['direction']}  {one['peer']}  {one['state']}  {standing}"
 
 
@@ -213,6 +216,7 @@ def _shown(one: dict[str, Any]) -> str:
         for name, value in one.items()
         if name not in ("dead_letters", "transitions", "pull", "push") and value not in (None, {})
     ]
+    pairs = [(name, refused_count(int(value)) if name == "dead letter count" else value) for name, value in pairs]
     for direction in ("pull", "push"):
         checkpoint = one[direction]
         if checkpoint is not None and checkpoint["contiguous"] is not None:

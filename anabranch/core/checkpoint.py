@@ -40,35 +40,39 @@ class Checkpoint(msgspec.Struct, frozen=True):
     received: ProgressToken | None = None
     contiguous: ProgressToken | None = None
     pending: tuple[Pending, ...] = ()
+    overflows: bool = False
+    """More would have to be pending than may be: it stands still, before the one that was too much."""
 
     @classmethod
     def at(cls, token: ProgressToken) -> Checkpoint:
         """All up to a token is applied: the beginning in a log, or the end of a repair."""
         return cls(token, token)
 
-    @property
-    def overflows(self) -> bool:
-        return len(self.pending) > PENDING_MAX
-
     def settle(self, tokens: Sequence[ProgressToken], blocked: Sequence[Blocked | None]) -> Checkpoint:
         """After a page, in the order of delivery; None: that one is applied. Raises `MixedDomains`.
 
-        A token that stands behind what was received changes nothing but what is pending.
+        A token that stands behind what was received changes nothing but what is pending. Of what overflows nothing is
+        kept, and what comes after it counts for nothing either: only a repair leads on.
         """
-        received, pending = self.received, list(self.pending)
+        if self.overflows:
+            return self
+        received, pending, overflows = self.received, list(self.pending), False
         for token, reason in zip(tokens, blocked, strict=True):
             waited = next((one for one in pending if one.token == token), None)
             pending = [one for one in pending if one is not waited]
             if reason is not None:
+                if len(pending) >= PENDING_MAX:
+                    overflows = True
+                    break
                 pending.append(Pending(token, reason, received if waited is None else waited.resume))
             if received is None or not before(token, received):
                 received = token
         pending.sort(key=lambda one: one.token.position)
-        return self._with(received, tuple(pending))
+        return self._with(received, tuple(pending), overflows)
 
-    def _with(self, received: ProgressToken | None, pending: tuple[Pending, ...]) -> Checkpoint:
+    def _with(self, received: ProgressToken | None, pending: tuple[Pending, ...], overflows: bool) -> Checkpoint:
         reached = pending[0].resume if pending else received
         contiguous = self.contiguous
         if reached is not None and (contiguous is None or not before(reached, contiguous)):
             contiguous = reached
-        return Checkpoint(received, contiguous, pending)
+        return Checkpoint(received, contiguous, pending, overflows)

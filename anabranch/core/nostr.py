@@ -27,6 +27,14 @@ class Invalid(ValueError):
     """What was sent is not well-formed; the text may be shown to whoever sent it."""
 
 
+class TooEarly(Invalid):
+    """It may be taken later, from a moment on."""
+
+    def __init__(self, reason: str, at: int) -> None:
+        super().__init__(reason)
+        self.at = at
+
+
 class Event(msgspec.Struct, frozen=True, gc=False):
     """A Nostr event with fields of the right types. Ids, keys and signatures are lower-case hex."""
 
@@ -150,7 +158,7 @@ def serialise(event: Event) -> bytes:
 def timely(event: Event, limits: Limits, now: int) -> None:
     """Raise `Invalid` for an event from too far in the future or the past, or one that has expired (NIP-40)."""
     if limits.created_at_ahead is not None and event.created_at > now + limits.created_at_ahead:
-        raise Invalid("created_at is too far in the future")
+        raise TooEarly("created_at is too far in the future", event.created_at - limits.created_at_ahead)
     if limits.created_at_behind is not None and event.created_at < now - limits.created_at_behind:
         raise Invalid("created_at is too far in the past")
     if (expires := expiration(event)) is not None and expires <= now:

@@ -31,6 +31,7 @@ class Anchor:
         self._at_place = peers.request_at(peer, scope, f"{name}-place", known.position)
         self._name = f"{name}-place"
         self._found = ""  # at the position of the checkpoint
+        self._asked = False  # for it by its id
         self._request = ByIds([known.message], scope.filter(), bounds=bounds, prefix=name)
 
     def start(self) -> list[Effect]:
@@ -50,16 +51,19 @@ class Anchor:
             self.held = not self._request.missing
         return _sent(effects)
 
-    def _hear_place(self, answer: Answer) -> list[Effect]:
+    def _hear_place(self, answer: Answer) -> list[Effect] | None:
         match answer:
-            case Changed(_, position, raw) if position == self._known.position:
+            case Changed(_, position, raw) if position == self._known.position and not self._found:
                 found = checked(raw, self._wanted)
                 self._found = "something else" if isinstance(found, str) else found[0].id
+                return []
             case Replayed() | FeedError() | Closed() if self._found:
                 self.held = self._found == self._known.message
-            case Replayed() | FeedError() | Closed():
+                return []
+            case Replayed() | FeedError() | Closed() if not self._asked:
+                self._asked = True
                 return _sent(self._request.start())
-        return []
+        return None
 
 
 def _sent(effects: Sequence[dialogue.Effect]) -> list[Effect]:

@@ -17,7 +17,7 @@ from anabranch.core.checkpoint import Blocked, Checkpoint
 from anabranch.core.closure import blocked, dependencies
 from anabranch.core.filter import Filter
 from anabranch.core.negentropy import Items
-from anabranch.core.nostr import Event, Invalid
+from anabranch.core.nostr import Event, Invalid, TooEarly
 from anabranch.core.operation import Operation, Unsupported
 from anabranch.core.token import Log
 from anabranch.replicate.effects import Applied, Apply, Arrival
@@ -70,6 +70,7 @@ class _Fit(msgspec.Struct):
     refused: list[tuple[str, str]]
     blocked: dict[int, Blocked]
     fleeting: list[str]  # ephemeral, and so never stored
+    later: list[tuple[str, int]]  # of what is refused, and from when on it may not be
 
 
 class Page:
@@ -81,7 +82,7 @@ class Page:
         self._echo_for = echo_for
         self._at = at
         self._asked = asked
-        self._fit = _Fit([], [], [], {}, [])
+        self._fit = _Fit([], [], [], {}, [], [])
         self._forged: tuple[str, ...] = ()
         self._written: Checkpoint | None = None
 
@@ -124,6 +125,8 @@ class Page:
             self.number,
             stored,
             (*declined, *(id for id, _ in self._fit.refused), *self._fit.fleeting),
+            refused=tuple(id for id, _ in self._all_refused(outcomes)),
+            later=tuple(self._fit.later),
             blocked=tuple(self._fit.blocked.values()),
             checkpoint=self._written,
         )
@@ -180,26 +183,40 @@ class Page:
             tokens.append(self._asked.through)
             blocked.append(None)
         self._written = checkpoint.settle(tokens, blocked) if tokens else None
-        refused = list(self._fit.refused)
-        for place, outcome in zip(self._fit.places, outcomes, strict=True):
-            if isinstance(outcome, Refused):
-                refused.append((self._asked.arrivals[place].event.id, f"{outcome.code}: {outcome.reason}"))
         return LinkChange(
             self._link,
             pull=self._written,
             echoes=tuple(outcome.position for outcome in outcomes if isinstance(outcome, Stored)),
             echo_for=self._echo_for,
-            dead=tuple(DeadLetter("pull", id, reason, self._at) for id, reason in refused),
+            dead=tuple(DeadLetter("pull", id, reason, self._at) for id, reason in self._all_refused(outcomes)),
+            taken=tuple(
+                ("pull", self._asked.arrivals[place].event.id)
+                for place, outcome in zip(self._fit.places, outcomes, strict=True)
+                if isinstance(outcome, Stored | Duplicate)
+            ),
         )
+
+    def _all_refused(self, outcomes: Sequence[Outcome]) -> list[tuple[str, str]]:
+        """With the reasons: what our rules refuse at once, and what the store does."""
+        return [
+            *self._fit.refused,
+            *(
+                (self._asked.arrivals[place].event.id, f"{outcome.code}: {outcome.reason}")
+                for place, outcome in zip(self._fit.places, outcomes, strict=True)
+                if isinstance(outcome, Refused)
+            ),
+        ]
 
 
 def _fit(host: Host, arrivals: Sequence[Arrival]) -> _Fit:
-    fit = _Fit([], [], [], {}, [])
+    fit = _Fit([], [], [], {}, [], [])
     for place, arrival in enumerate(arrivals):
         try:
             operation = host.operation(arrival.event, arrival.raw)
         except (Invalid, Unsupported) as error:
             fit.refused.append((arrival.event.id, f"our rules: {error}"))
+            if isinstance(error, TooEarly):
+                fit.later.append((arrival.event.id, error.at))
             continue
         if operation.ephemeral:
             fit.fleeting.append(arrival.event.id)

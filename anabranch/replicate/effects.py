@@ -61,6 +61,10 @@ class Applied(msgspec.Struct, frozen=True):
     stored: int = 0
     declined: tuple[str, ...] = ()
     """Ids that our own rules refuse or have superseded: to ask for them again is of no use."""
+    refused: tuple[str, ...] = ()
+    """Those of them that our own rules refuse."""
+    later: tuple[tuple[str, int], ...] = ()
+    """And of those what they may take from a time on."""
     forged: tuple[str, ...] = ()
     blocked: tuple[Blocked, ...] = ()
     checkpoint: Checkpoint | None = None

@@ -9,7 +9,7 @@ from anabranch.core.checkpoint import Checkpoint
 from anabranch.core.token import Log
 from anabranch.replicate.link import Link
 from anabranch.replicate.peers import PeerKind
-from anabranch.replicate.refusals import advice
+from anabranch.replicate.refusals import advice, refused_count
 from anabranch.replicate.states import LinkState, Phase
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ def described(following: Following, clock: float, wall: int, own: Log) -> dict[s
         "lag_seconds": lag_seconds(following, clock, wall),
         "in_flight": link.in_flight,
         "unkept": link.unkept,
+        "untaken": link.untaken,
         "deferred": len(link.deferred),
         "failures": link.failures,
         "repairs": link.repairs,
@@ -58,9 +59,10 @@ def lag_positions(link: Link, own: Log) -> dict[str, int | None]:
     received, contiguous = link.pull.received, link.pull.contiguous
     if link.spec.pulls and link.peer is not None and link.peer.kind is not PeerKind.PLAIN and contiguous is not None:
         seen = max(link.peer.log.tip, received.position if received is not None else 0)
-        pull = max(0, seen - contiguous.position) if contiguous.stream == link.peer.log.stream else None
-    at = link.pusher.at if link.pusher is not None else link.push.contiguous
-    if link.spec.pushes and at is not None and at.epoch == own.epoch:
+        same_log = contiguous.domain == (link.peer.log.stream, link.epoch)
+        pull = max(0, seen - contiguous.position) if same_log else None
+    at = link.pushed
+    if link.spec.pushes and at is not None and at.domain == (own.stream, own.epoch):
         push = max(0, own.tip - at.position)
     return {"pull": pull, "push": push}
 
@@ -122,8 +124,8 @@ def explained(following: Following, clock: float, wall: int, own: Log, dead_lett
         )
     if dead_letters:
         sentences.append(
-            f"{dead_letters} operations were refused for good; `anabranch link show {link.spec.name}` lists them, "
-            f"`anabranch link repair {link.spec.name}` tries them again."
+            f"{refused_count(dead_letters)} operations were refused for good; `anabranch link show {link.spec.name}` "
+            f"lists them, `anabranch link repair {link.spec.name}` tries them again."
         )
     return {
         "name": link.spec.name,
@@ -140,7 +142,9 @@ def explained(following: Following, clock: float, wall: int, own: Log, dead_lett
 
 def _standing(link: Link) -> str:
     if link.caught_up:
-        but = f", but for {link.unkept} operations that the peer has refused or does not keep" if link.unkept else ""
+        unkept = f", but for {link.unkept} operations that the peer has refused or does not keep" if link.unkept else ""
+        untaken = f", but for {link.untaken} operations that our rules refuse" if link.untaken else ""
+        but = unkept + untaken
         return f"It is live and caught up: the digests of both sides were equal{but}, and nothing is under way."
     if link.state is LinkState.LIVE and link.phase is Phase.STREAMING and (link.crowded or link.partial):
         return "It is live, and is not said to be caught up: not all that the peer has can be seen."

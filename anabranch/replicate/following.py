@@ -13,6 +13,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -37,6 +38,7 @@ from anabranch.replicate.link import Link
 from anabranch.replicate.room import Room
 from anabranch.replicate.socket import Ended, Socket
 from anabranch.replicate.spec import LinkSpec, Timing
+from anabranch.replicate.states import LinkState
 from anabranch.store.contract import DeadLetter, LinkChange, LinkRecord, Reader, StoreError, Transition, Writer
 from anabranch.wire.address import discreet
 
@@ -47,6 +49,8 @@ TURN_COUNT = 500  # messages taken in before what they brought is applied
 OWED_BYTES = 1 << 20
 KNOWN_AT_ONCE = 10_000
 FAILURES_NOTED_SECONDS = 60  # between two writes that would only say that it failed once more
+SUCCESS_NOTED_SECONDS = 60  # between two writes that would only say that the two are equal still
+STOPPING_SECONDS = 2.0  # for that at the end
 WRITE_AGAIN_SECONDS = 5.0  # after there was no room for it
 _event = msgspec.json.Decoder(Event).decode
 
@@ -98,6 +102,10 @@ class Following:
         """Set whenever something may be different; who waits clears it."""
         self.caught_up_at: float | None = None
         """When it was last seen to be caught up."""
+        self.since: int | None = None if self.link.state is LinkState.PAUSED else world.wall()
+        """When it came into its state; None: before the node started."""
+        self._moved = False  # a checkpoint, or a comparison found the two equal
+        self._verified_at: float | None = None
         self._world = world
         self._host = world.host
         self._todo: deque[Effect | _Written] = deque()
@@ -108,6 +116,7 @@ class Following:
         self._reader: asyncio.Task[None] | None = None
         self._dialling: asyncio.Task[None] | None = None
         self._inbox: deque[bytes | Exception | _Dialled] = deque()
+        self._to_hear_first: int | None = None  # messages that had come when a deadline passed
         self._held = 0  # bytes in the inbox and in pages that are not on disk yet
         self._room = asyncio.Event()
         self._pages: deque[tuple[asyncio.Task[Applied], int, float]] = deque()
@@ -124,7 +133,10 @@ class Following:
 
     async def command(self, step: Callable[[Link, float], list[Effect]]) -> None:
         """The same for somebody who is to be told once it is on disk. `StoreError`: it holds, and is not there yet."""
+        before = len(self._todo)
         self.call(step)
+        if do.HangUp() in islice(self._todo, before, None) and self._socket is not None:
+            self._socket.abort()  # what is still to be sent waits for nobody
         reached: asyncio.Future[StoreError | None] = asyncio.get_running_loop().create_future()
         self._todo.append(_Written(reached))
         await asyncio.wait((reached, self._task), return_when=asyncio.FIRST_COMPLETED)
@@ -139,9 +151,13 @@ class Following:
 
     async def stop(self) -> None:
         """Let go of the peer; what is being stored is stored."""
+        self._mark()
         self._task.cancel()
         await _ended(self._task)
         await self._hang_up()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(STOPPING_SECONDS):
+                await self._note_success(after=1)
         self.link.release()
 
     # --- the loop ---
@@ -163,10 +179,13 @@ class Following:
         self._mark()
         while self._todo:
             await self._perform(self._todo.popleft())
-        if self._collect() or self._take_in() or self._flush():
+        busy = self._collect() or self._take_in() or self._flush()
+        if busy and not self._is_late():
             return
         if self._unwritten and self._write_at <= self._now:
             await self._write_unwritten()
+        if self._moved:
+            await self._note_success(SUCCESS_NOTED_SECONDS)
         self.changed.set()
         self._stirred.clear()
         due = self.link.deadline
@@ -184,10 +203,35 @@ class Following:
             if timer is not None:
                 timer.cancel()
 
+    async def _note_success(self, after: float) -> None:
+        """Write down when the two were last known to be equal, where so many seconds more have passed since."""
+        self._moved = False
+        if self.caught_up_at is None:
+            return
+        at = self._world.wall() - round(self._now - self.caught_up_at)
+        if at - (self.record.last_success_at or 0) < after:
+            return
+        with contextlib.suppress(StoreError):  # it is told again the next time
+            await self._save(last_success_at=at)
+
+    def _is_late(self) -> bool:
+        """Whether a deadline has passed, and all that had come by then is heard: also who never rests has deadlines."""
+        due = self.link.deadline
+        if due is None or due > self._now:
+            self._to_hear_first = None
+            return False
+        if self._to_hear_first is None:
+            self._to_hear_first = len(self._inbox)
+        return self._to_hear_first <= 0
+
     def _mark(self) -> None:
         """Before anything changes: until now it was caught up, or it was not."""
         if self.link.caught_up:
             self.caught_up_at = self._now
+        elif (equal_at := self.link.known_equal_at) is not None:
+            self.caught_up_at = max(self.caught_up_at or 0.0, equal_at)
+        if self.link.verified_at != self._verified_at:
+            self._verified_at, self._moved = self.link.verified_at, True
 
     @property
     def _now(self) -> float:
@@ -198,8 +242,10 @@ class Following:
         self._todo.extend(effects)
 
     def _take_in(self) -> bool:
-        """Hand what has come to the machine; not while too many pages wait for the disk."""
+        """Hand what has come to the machine; not while too many pages wait for the disk, or it wants to hold back."""
         inbox, now, taken, size = self._inbox, self._now, 0, 0
+        if self.link.holds_back(now):
+            return False
         try:
             while inbox and taken < TURN_COUNT and len(self._pages) < PAGES_AHEAD and not self._todo:
                 said = inbox.popleft()
@@ -213,12 +259,14 @@ class Following:
                     self._tell(self.link.lost(str(said), now))
         finally:
             self._hold(-size)
+            if self._to_hear_first is not None:
+                self._to_hear_first -= taken
         return taken > 0
 
     def _flush(self) -> bool:
         """Nothing more has come for now: what is gathered is applied. While other pages are on their way to the disk it
         gathers on: a commit costs the same for one operation as for many."""
-        if self._inbox or self._pages:
+        if (self._inbox or self._pages) and not self.link.holds_back(self._now):
             return False
         self._tell(self.link.flush(self._now))
         return bool(self._todo)
@@ -227,6 +275,7 @@ class Following:
         """Tell the machine of pages that are on disk, in order."""
         collected = False
         while self._pages and self._pages[0][0].done():
+            self._moved = True
             task, size, began = self._pages.popleft()
             self._hold(-size)
             collected = True
@@ -253,6 +302,9 @@ class Following:
                     reached.set_result(None)
                 except StoreError as error:
                     reached.set_result(error)
+                except Exception as error:
+                    reached.set_result(StoreError(f"a fault of ours: {error!r}"))
+                    raise
             case do.Send(message):
                 await self._send(message)
             case do.Apply():
@@ -299,6 +351,8 @@ class Following:
                 if why != self.record.last_error or code != "stream_lost":
                     log.info("a link was interrupted", extra=self._fields(errorCode=code, reason=why))
             case do.Told(before, after, cue, why):
+                if before is not after:
+                    self.since = self._world.wall()
                 fields = self._fields(stateFrom=before, stateTo=after, errorCode=cue, reason=why)
                 log.info("a link is in another state", extra=fields)
 
@@ -336,6 +390,7 @@ class Following:
                 self._pull = checkpoint
             case do.SavePush(checkpoint):
                 await self._write(lambda w: w.note_link(LinkChange(name, push=checkpoint)))
+                self._moved = True
             case do.Tell(ancestors):
                 await self._write(lambda w: w.tell(ancestors))
             case do.Bury(id, reason):
@@ -366,6 +421,7 @@ class Following:
         record, written = self.record, self._written
         if (
             _news(record) != _news(written)
+            or record.last_success_at != written.last_success_at
             or self._world.wall() - (written.last_failure_at or 0) >= FAILURES_NOTED_SECONDS
         ):
             await self._write(lambda w: w.save_link(record))

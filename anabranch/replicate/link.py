@@ -34,6 +34,7 @@ from anabranch.replicate.intake import Intake
 from anabranch.replicate.introduction import Introduction
 from anabranch.replicate.lineage import Lineage
 from anabranch.replicate.manner import Manner, Survey
+from anabranch.replicate.patience import Patience
 from anabranch.replicate.pauses import Pauses
 from anabranch.replicate.peers import Peer, PeerKind
 from anabranch.replicate.push import Pusher
@@ -68,7 +69,7 @@ class Link:
         self.spec = spec
         self.state = LinkState.PAUSED if record.state == LinkState.PAUSED else LinkState.INITIAL
         self.pull, self.push = record.pull, record.push
-        self.unsure = record.unsure
+        self.unsure = record.unsure or record.pull.overflows
         self.crowded = record.crowded
         """Seconds of which could not be seen whether the peer has more, when everything was last compared."""
         self.last_error = record.last_error
@@ -94,12 +95,16 @@ class Link:
         self._survey = Survey(timing.survey_pause)
         self._pauses = Pauses(timing, share)
         self._names = 0
+        self.pusher: Pusher | None = None
+        self._pushed: ProgressToken | None = None  # as far as the last connection came
         self._numbers = itertools.count(1)
         self._clear()
 
     def _clear(self) -> None:
         """What belongs to one connection."""
-        self.pusher: Pusher | None = None
+        if self.pusher is not None and self.pusher.saves:
+            self._pushed = self.pusher.at
+        self.pusher = None
         self.round: Round | None = None
         self._introduction = Introduction(None, self.spec.peer, self._wall)
         self._anchor: Anchor | None = None
@@ -114,7 +119,8 @@ class Link:
         self._survey.lost()
         self._settled.lost()
         self._ids.found(0)
-        self._patience_until: float | None = None
+        self._patience = Patience()  # with what the phase, or a round, has asked for
+        self._push_patience = Patience()
 
     # --- what others ask ---
 
@@ -122,6 +128,11 @@ class Link:
     def unkept(self) -> int:
         """How many operations of ours the peer has refused, or taken and does not keep."""
         return self._settled.unkept
+
+    @property
+    def untaken(self) -> int:
+        """How many operations of the peer's our own rules refuse."""
+        return self._settled.untaken
 
     @property
     def forgot(self) -> bool:
@@ -132,13 +143,21 @@ class Link:
     def caught_up(self) -> bool:
         """Live, the digests were equal on this connection, and nothing is under way in either direction."""
         live = self.state is LinkState.LIVE and self.phase is Phase.STREAMING
-        all_seen = not self.partial and not self.owes and not self.forgot
-        return live and self._comparisons.equal and self._quiet and all_seen
+        return live and self._comparisons.equal and self._quiet and self._all_seen
+
+    @property
+    def _all_seen(self) -> bool:
+        return not self.partial and not self.owes and not self.forgot
 
     @property
     def equal_as_of(self) -> float | None:
         """Before when all that is said to be equal was there: when the comparison began that found it so."""
         return self._comparisons.equal_as_of
+
+    @property
+    def known_equal_at(self) -> float | None:
+        """The same, where all could be seen: a stream that never rests is behind by no more than this."""
+        return self.equal_as_of if self._all_seen else None
 
     @property
     def owes(self) -> bool:
@@ -171,6 +190,23 @@ class Link:
         return self._intake.count > 0 or self._intake.applying
 
     @property
+    def pushed(self) -> ProgressToken | None:
+        """How far the peer has answered for our log, also where nothing in scope was worth a write since."""
+        if self.pusher is not None:
+            return self.pusher.at
+        saved, reached = self.push.contiguous, self._pushed
+        if saved is None or reached is None or saved.domain != reached.domain:
+            return saved
+        return max(saved, reached, key=lambda token: token.position)
+
+    @property
+    def epoch(self) -> str | None:
+        """Of the peer's log, as its positions are named in the checkpoint; None: it was never met."""
+        if self.peer is None:
+            return None
+        return self._epoch or peers.epoch(self.peer, self.pull.contiguous, self._wall())
+
+    @property
     def identity(self) -> Identity | None:
         """As whom the link speaks on its present connection."""
         return self._introduction.identity
@@ -193,8 +229,20 @@ class Link:
         if self.phase is Phase.OFFLINE:
             return self.retry_at
         compare_at = self._compare_at if self._may_compare else None
-        due = (self._patience_until, compare_at, self.pusher.resume_at if self.pusher else None)
+        again_at = self.pusher.resume_at if self.pusher else None
+        due = (self._patience.until, self._push_patience.until, compare_at, again_at)
         return min((at for at in due if at is not None), default=None)
+
+    def holds_back(self, now: float) -> bool:
+        """Whether what the peer says is to wait until what it said before is on disk: a comparison is overdue, or at
+        its end, and a stream that never rests would keep it from its turn for ever."""
+        if self.round is not None:
+            return self.round.step is Step.DONE and self._intake.applying
+        return self._is_overdue(now) and self._takes_in and (self.pusher is None or self.pusher.rests)
+
+    def _is_overdue(self, now: float) -> bool:
+        at = self._compare_at
+        return self.phase is Phase.STREAMING and at is not None and now >= at + self._timing.settle
 
     # --- the connection ---
 
@@ -207,14 +255,20 @@ class Link:
             self.retry_at = None
             self.phase = Phase.DIALLING
             return [do.Dial()]
-        if self._patience_until is not None and now >= self._patience_until:
-            if not self._intake.applying:
-                return self._out_of_patience(now)
-            self._await(now)  # it is we who are slow
+        if self._is_over(self._push_patience, now):
+            return self.lost(f"no answer for {self._timing.patience:g} s to what it was given", now)
+        if self._is_over(self._patience, now):
+            return self._out_of_patience(now)
         effects = self.pusher.tick(now) if self.pusher is not None else []
         if effects:
-            self._await(now)
+            self._await_push(now)
         return self._go_on(effects, now)
+
+    def _is_over(self, patience: Patience, now: float) -> bool:
+        """Unless what the peer sent before is still on its way to the disk."""
+        if not patience.is_over(now):
+            return False
+        return not (self._intake.applying and patience.put_off(now + self._timing.patience))
 
     def _out_of_patience(self, now: float) -> list[Effect]:
         try:
@@ -239,12 +293,13 @@ class Link:
             return self.lost("the peer told nothing about itself, and it had a log before", now)
         self._introduction = Introduction(identity, self.spec.peer, self._wall)
         if self.peer.authenticates and self._introduction.may_begin():
-            return self._go_on(self._introduce(), now)
+            return self._go_on(self._introduce(now), now)
         return self._go_on(self._ask_anchor(now), now)
 
-    def _introduce(self) -> list[Effect]:
+    def _introduce(self, now: float) -> list[Effect]:
         """Prove who we are before anything else; what was refused without it is asked for again afterwards."""
         self.phase = Phase.AUTHENTICATING
+        self._await(now)
         self._anchor = self.round = self._intake.stream = None
         return self._introduction.begin()
 
@@ -295,7 +350,14 @@ class Link:
         if self.phase is Phase.OFFLINE:
             return
         hurried = self.round is not None and self.round.hurried
-        self._patience_until = now + (self._timing.hurry if hurried else self._timing.patience)
+        self._patience.begin(now + (self._timing.hurry if hurried else self._timing.patience))
+
+    def _await_push(self, now: float) -> None:
+        """The pusher has got on, or has something new under way."""
+        if self.pusher is not None and self.pusher.awaits_peer:
+            self._push_patience.begin(now + self._timing.patience)
+        else:
+            self._push_patience.end()
 
     def _name(self, what: str) -> str:
         """Never the same twice: what is still under way for an old subscription concerns nobody."""
@@ -382,6 +444,7 @@ class Link:
             pushes = False  # to find out what is owed, all of the relay has to be read; so long it is only pulled from
         owes = pushes and self.owes
         again = self.forgot and not self._ids.full
+        reconsiders = self._settled.reconsider(self._wall())
         beside = self.spec.pulls and not peers.streams_all(self.peer, self.spec.scope)
         whole = surveys or owes or unknown or not paged
         if paged and whole and unseen:
@@ -397,7 +460,7 @@ class Link:
             name=self._name("round"),
             pulls=self.spec.pulls,
             pushes=pushes,
-            closes=closes or surveys or owes or again or beside,
+            closes=closes or surveys or owes or again or beside or reconsiders,
             negentropy=not refuses,
             since=None if whole else peers.overlapping(self.pull.contiguous, self._wall()),
             wall=self._wall(),
@@ -572,22 +635,24 @@ class Link:
         effects = self._hear(answer, now)
         if effects is None:
             return []
-        self._await(now)
         if more and not effects and not self._fetched_a_page:
             return effects
         return self._go_on(effects, now)
 
     def _hear(self, answer: Answer, now: float) -> list[Effect] | None:
-        """None: nobody waits for it."""
+        """None: nobody waits for it. Whoever does is patient anew, where it got on by it."""
         try:
             if (said := self._introduction.hear(answer)) is not None:
-                done = self.phase is Phase.AUTHENTICATING and self._introduction.proven
-                return [*said, *self._ask_anchor(now)] if done else said
+                if self.phase is not Phase.AUTHENTICATING:
+                    return said
+                if said or self._introduction.proven:
+                    self._await(now)
+                return [*said, *self._ask_anchor(now)] if self._introduction.proven else said
         except NotLetIn as error:
             return self.lost(str(error), now)
         if self._introduction.is_asked_for(answer):
             if self.phase is not Phase.STREAMING:
-                return self._introduce()
+                return self._introduce(now)
             return [*self._introduction.begin(), *(self._hear_task(answer, now) or ())]
         return self._hear_task(answer, now)
 
@@ -600,28 +665,40 @@ class Link:
         if self.round is not None:
             try:
                 if (effects := self.round.hear(answer)) is not None:
+                    self._await(now)
                     return effects
             except RoundFailed as failed:
                 return self._accuse(str(failed), now) if failed.accuses else self.lost(str(failed), now)
-        return self.pusher.hear(answer, now) if self.pusher is not None else None
+        return self._hear_pushed(self.pusher, answer, now) if self.pusher is not None else None
+
+    def _hear_pushed(self, pusher: Pusher, answer: Answer, now: float) -> list[Effect] | None:
+        effects = pusher.hear(answer, now)
+        if effects is not None:
+            self._await_push(now)
+        return effects
 
     def _hear_anchor(self, anchor: Anchor, answer: Answer, now: float) -> list[Effect] | None:
         try:
             effects = anchor.hear(answer)
         except Unanswered as error:
             return self.lost(str(error), now)
-        if effects is None or anchor.held is None:
+        if effects is None:
+            return None
+        self._await(now)
+        if anchor.held is None:
             return effects
         self._anchor = None
         return [*effects, *self._begin(None if anchor.held else GapReason.MESSAGE_MISMATCH, now)]
 
     def _take(self, stream: Stream, answer: Answer, now: float) -> list[Effect]:
         try:
-            stream.take(answer)
+            got_on = stream.take(answer)
         except Broken as broken:
             return self._accuse(str(broken), now)
         except Ended as ended:
             return self._refused(str(ended), now)
+        if got_on and self.phase is Phase.TAILING:
+            self._await(now)
         if stream.replayed and self.phase is Phase.TAILING:
             return [*self._intake.of_stream(), *self._follow(now)]
         full = stream.count >= self._timing.page_count or stream.bytes >= self._timing.page_bytes
@@ -656,8 +733,9 @@ class Link:
             return []
         if result.checkpoint is not None:
             self.pull = result.checkpoint
+        refused, later = set(result.refused), dict(result.later)
         for id in result.declined:
-            self._settled.decline(id)
+            self._settled.decline(id, id in refused, later.get(id))
         if result.forged:
             return self._accuse(f"sent the event {result.forged[0]}, whose signature does not hold", now)
         if self.pull.overflows:
@@ -692,12 +770,16 @@ class Link:
         if self.pusher is not None and self.pusher.gap is not None:
             return [*effects, *self._doubt(Cue.GAP, f"our own log: {self.pusher.gap.reason}", now)]
         if self.pull.pending and self.phase is Phase.STREAMING and not self._intake.applying and self.round is None:
-            self._compare_at = now  # a comparison fetches what they wait for, if the peer has it
+            at = self._compare_at  # a comparison fetches what they wait for, if the peer has it
+            self._compare_at = now if at is None else min(at, now)
+        if self.pusher is not None and self._is_overdue(now):
+            self.pusher.held = self.round is None
         if self._may_compare and self._compare_at is not None and now >= self._compare_at:
             closes = self.state is not LinkState.LIVE or bool(self.pull.pending)
             effects += self._start_round(now, closes, self.spec.pushes)
-        if self.phase is Phase.STREAMING and not self._awaits_peer:
-            self._patience_until = None
+            effects += self.pusher.go_on() if self.pusher is not None else []
+        if self.phase is Phase.STREAMING and not self._round_awaits_peer:
+            self._patience.end()
         return self._renewed(effects, now)
 
     def _renewed(self, effects: list[Effect], now: float) -> list[Effect]:
@@ -718,9 +800,12 @@ class Link:
         return rests and self.round is None and self.phase is Phase.STREAMING
 
     @property
+    def _round_awaits_peer(self) -> bool:
+        return self.round is not None and self.round.awaits_peer
+
+    @property
     def _awaits_peer(self) -> bool:
-        in_round = self.round is not None and self.round.awaits_peer
-        return in_round or (self.pusher is not None and self.pusher.awaits_peer)
+        return self._round_awaits_peer or (self.pusher is not None and self.pusher.awaits_peer)
 
     # --- pushing ---
 
@@ -733,8 +818,7 @@ class Link:
         if self.pusher is None:
             return []
         effects = self.pusher.owed(owed, now)
-        if self.pusher.awaits_peer:
-            self._await(now)
+        self._await_push(now)
         return self._go_on(effects, now)
 
     # --- the operator ---
@@ -765,7 +849,7 @@ class Link:
         """Forget the checkpoints, and begin as if the link were new."""
         self._hang_up()
         self.pull = self.push = Checkpoint()
-        self.unsure, self.crowded = False, ()
+        self.unsure, self.crowded, self._pushed = False, (), None
         return [do.HangUp(), do.Forget(), *self._turn(Cue.RESET, ""), *self._at_once(now)]
 
     def release(self) -> None:

@@ -27,6 +27,7 @@ from anabranch.replicate.link import Link
 from anabranch.replicate.measuring import Measures
 from anabranch.replicate.room import Room
 from anabranch.replicate.spec import Direction, LinkSpec, Timing
+from anabranch.replicate.states import LinkState
 from anabranch.store.contract import LinkRecord, StoreError
 from anabranch.wire.address import normalised
 
@@ -148,6 +149,7 @@ class Links:
         changes: dict[str, list[str]] = {"added": [], "removed": [], "kept": []}
         purposes = {spec.purpose for spec in wanted.values()}
         async with self._changing:
+            paused = {name for name, link in self.links.items() if link.link.state is LinkState.PAUSED}
             for name, link in list(self.links.items()):
                 # One that was added by command gives way to one of the file that has its name, or does what it does.
                 double = name in wanted or link.spec.purpose in purposes
@@ -158,7 +160,7 @@ class Links:
                 if name in self.links:
                     changes["kept"].append(name)
                 else:
-                    await self._add(spec)
+                    await self._add(spec, paused=name in paused)
                     changes["added"].append(name)
         return changes
 
@@ -179,7 +181,7 @@ class Links:
         async with self._changing:
             return await self._add(spec)
 
-    async def _add(self, spec: LinkSpec) -> Following:
+    async def _add(self, spec: LinkSpec, paused: bool = False) -> Following:
         if spec.name in self.links:
             raise LinkError(f"there is a link {spec.name!r} already; remove it first, or choose another name")
         for other in self.links.values():
@@ -193,6 +195,7 @@ class Links:
             spec.direction,
             spec.scope.canonical(),
             spec.origin,
+            LinkState.PAUSED if paused else LinkState.INITIAL,
             created_at=self.wall(),
             key_file=spec.files.key,
             access_key_file=spec.files.access_key,
@@ -297,5 +300,6 @@ class Links:
         """What a link waits for, since when, when it tries next, and what is probably the matter."""
         count, transitions = await self.host.read(lambda r: (r.dead_letter_count(name), r.transitions(name)))
         link = self.find(name)
-        since = transitions[-1].at if transitions else link.record.created_at
+        turns = [one.at for one in transitions if one.before != one.after]
+        since = link.since if link.since is not None else max([link.record.created_at, *turns])
         return explained(link, self.clock(), self.wall(), self.host.log, count, since)

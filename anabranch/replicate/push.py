@@ -47,6 +47,8 @@ class Pusher:
         """How far all is answered for, from the start on."""
         self.gap: Gap | None = None
         self.given = 0
+        self.held = False
+        """Nothing more is read of our log for a moment: a comparison is overdue."""
         self._settled = settled
         self._share = share
         self._message_bytes_max = message_bytes_max
@@ -72,7 +74,8 @@ class Pusher:
     @property
     def rests(self) -> bool:
         """Nothing is under way but what the peer has refused for now."""
-        return self.settled or self.resume_at is not None
+        under_way = self._page or self._loading
+        return self.settled or self.resume_at is not None or (self.held and not under_way)
 
     @property
     def awaits_peer(self) -> bool:
@@ -87,9 +90,14 @@ class Pusher:
         return self._load()
 
     def _load(self) -> list[Effect]:
-        if not self._stale or self._loading or self._page or self.gap is not None:
+        if self.held or not self._stale or self._loading or self._page or self.gap is not None:
             return []
         return self._load_more()
+
+    def go_on(self) -> list[Effect]:
+        """It was held."""
+        self.held = False
+        return self._load()
 
     def _load_more(self) -> list[Effect]:
         self._loading, self._stale = True, False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from anabranch.store.contract import DEAD_LETTERS_MAX
+
 PASSING = ("rate-limited:", "error:", "auth-required:")
 """Prefixes (NIP-01) of what is tried again. Whatever else is refused is a dead letter, with its reason."""
 
@@ -20,6 +22,11 @@ def may_be_for_good(reason: str) -> bool:
     """Whether what is tried again may be refused for good all the same: there are relays that call everything an
     error that they have no other word for."""
     return reason.startswith("error:")
+
+
+def refused_count(dead_letters: int) -> str:
+    """In words: beyond so many they are not told apart any more."""
+    return f"{DEAD_LETTERS_MAX:,} or more" if dead_letters >= DEAD_LETTERS_MAX else str(dead_letters)
 
 
 ADVICE = {

@@ -25,6 +25,9 @@ class Settled:
         """The peer's reasons."""
         self.forgot = False
         """Whether there was no room to remember something: it looks open again each time."""
+        self.untaken = 0
+        """How much of what is declined our own rules refuse."""
+        self._later: dict[str, int] = {}  # of that, what they may take from a time on
         self._share = share if share is not None else Share(Room())
         self._given: set[str] = set()  # the peer has answered for it, and it was not looked for since
         self._sought: set[str] = set()  # the same, when the comparison that is under way began
@@ -35,6 +38,8 @@ class Settled:
     def clear(self) -> None:
         self._share.settle(-len(self.declined) - len(self._vain))
         self.declined.clear()
+        self.untaken = 0
+        self._later.clear()
         self._vain.clear()
         self.deferred.clear()
         self._failures.clear()
@@ -115,8 +120,26 @@ class Settled:
         """How many the peer has refused, or taken and does not keep."""
         return len(self._vain)
 
-    def decline(self, id: str) -> None:
+    def decline(self, id: str, refused: bool = False, until: int | None = None) -> None:
+        """We do not take it: `refused` by our own rules, or because it is known or superseded; or only not `until` a
+        time."""
+        known = id in self.declined
         self._remember(self.declined, id)
+        if known or id not in self.declined:
+            return
+        self.untaken += refused
+        if until is not None:
+            self._later[id] = until
+
+    def reconsider(self, wall: int) -> bool:
+        """Whether there is something that our rules may take by now: it is open again."""
+        due = [id for id, until in self._later.items() if until <= wall]
+        for id in due:
+            del self._later[id]
+            self.declined.discard(id)
+        self.untaken -= len(due)
+        self._share.settle(-len(due))
+        return bool(due)
 
     def _remember(self, ids: set[str], id: str) -> None:
         if self._share.full and id not in ids:

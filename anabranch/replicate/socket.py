@@ -21,6 +21,7 @@ import h11
 from anabranch.replicate.budget import MESSAGE_OVERHEAD
 from anabranch.wire import frames
 from anabranch.wire.address import discreet
+from anabranch.wire.dialogue import printable
 
 MESSAGE_BYTES_MAX = 4 << 20
 UNTAKEN_BYTES_MAX = 256 << 10  # of messages that nobody has taken yet
@@ -224,7 +225,7 @@ class Socket(asyncio.Protocol):
 
     def _hear_goodbye(self, payload: bytes) -> None:
         code, reason = int.from_bytes(payload[:2]), payload[2:].decode("utf-8", "replace")
-        said = f"{code} {reason}".rstrip() if payload else "without a word"
+        said = f"{code} {printable(reason)}".rstrip() if payload else "without a word"
         self._say_goodbye(f"the peer closed the connection: {said}", payload[:2])
 
     def _say_goodbye(self, how: str, last_words: bytes) -> None:

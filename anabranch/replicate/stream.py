@@ -20,6 +20,8 @@ from anabranch.wire.paging import checked
 REPEATS_MAX = 100  # something may be removed and come again
 COPIES_MAX = 10  # of each event, on the average: a plain relay may stand before several others
 REMEMBERED_MAX = 10_000  # ids that are remembered for that
+LIVE_SECONDS = 600  # for so long what is live is remembered, and of it a sample
+LIVE_REMEMBERED_MAX = 500
 
 
 class Broken(Exception):
@@ -34,8 +36,9 @@ class Repeats:
     """How often something came again. Of much only a sample is remembered, which nobody outside can foresee, and only
     what is of the sample is counted: so whoever goes round in a circle is found out, however large it is."""
 
-    def __init__(self) -> None:
+    def __init__(self, remembered_max: int = REMEMBERED_MAX) -> None:
         self.count = 0
+        self._remembered_max = remembered_max
         self._seen: set[str] = set()
         self._one_of = 1
 
@@ -50,7 +53,7 @@ class Repeats:
             self.count += 1
             return
         self._seen.add(what)
-        if len(self._seen) > REMEMBERED_MAX:
+        if len(self._seen) > self._remembered_max:
             self._one_of *= 2
             self._seen = {one for one in self._seen if not hash(one) % self._one_of}
 
@@ -78,9 +81,11 @@ class Stream:
         self._message = resume.message if resume is not None else ""
         self._page: list[Arrival] = []
         self._through = False  # the peer has told how far it is complete, beyond the last arrival
-        self._repeats = Repeats()  # of the replay
+        self._repeats = Repeats()  # of the replay, then of the last minutes
+        self._repeats_since: int | None = None
 
-    def take(self, answer: Answer) -> None:
+    def take(self, answer: Answer) -> bool:
+        """Whether it got on by this answer. Raises `Broken` and `Ended`."""
         match answer:
             case Changed(_, position, raw):
                 self._reach(position)
@@ -108,6 +113,9 @@ class Stream:
                 self.replayed = self._through = True
             case FeedError(_, reason) | Closed(_, reason):
                 raise Ended(reason or "without a reason")
+            case _:
+                return False
+        return True
 
     def _reach(self, position: int) -> None:
         if position <= self._last:
@@ -120,16 +128,25 @@ class Stream:
         return self._peer.tells_tip and self._last > self._peer.log.tip
 
     def _count(self, what: str) -> None:
-        """A log that grows while it is replayed has something new to say; one that only repeats has no end."""
+        """A log that grows while it is replayed has something new to say; one that only repeats has no end. What is
+        live may be removed and come again: only who says little else within minutes is found out."""
         if self.replayed:
-            return
+            self._forget_in_time()
         repeats = self._repeats
         repeats.note(what)
-        if self._peer.kind is PeerKind.PLAIN:
+        if self.replayed:
+            if repeats.count > REPEATS_MAX + COPIES_MAX * repeats.different:
+                raise Broken("gives again and again what it has just given, and little else")
+        elif self._peer.kind is PeerKind.PLAIN:
             if repeats.count > REPEATS_MAX + COPIES_MAX * repeats.different:
                 raise Broken("gives again and again what it has given, and comes to no end")
         elif repeats.count > REPEATS_MAX:
             raise Broken("gives again what it has given, under ever new positions, and comes to no end")
+
+    def _forget_in_time(self) -> None:
+        now, since = self._wall(), self._repeats_since
+        if since is None or not 0 <= now - since < LIVE_SECONDS:
+            self._repeats, self._repeats_since = Repeats(LIVE_REMEMBERED_MAX), now
 
     def _pass_time(self) -> None:
         self._last = Position(max(self._wall(), self._last))

@@ -222,6 +222,8 @@ class LinkChange(msgspec.Struct, frozen=True):
     """What came from the peer that these links feed: it is not sent back there."""
     echo_for: tuple[str, ...] = ()
     dead: tuple[DeadLetter, ...] = ()
+    taken: tuple[tuple[str, str], ...] = ()
+    """(direction, id) of what is taken now, though it may have been refused before: no dead letter any more."""
     transition: Transition | None = None
 
 

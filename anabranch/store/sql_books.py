@@ -111,12 +111,17 @@ class BookKeeper:
             "INSERT INTO echoes SELECT name, ? FROM links WHERE name = ? ON CONFLICT (link, position) DO NOTHING",
             [(position, other) for other in change.echo_for for position in change.echoes],
         )
+        if change.taken and self._all("SELECT 1 FROM dead_letters WHERE link = ? LIMIT 1", (link,)):
+            self._db.executemany(
+                "DELETE FROM dead_letters WHERE link = ? AND direction = ? AND id = ?",
+                [(link, direction, id) for direction, id in change.taken],
+            )
         if change.dead:
-            room = DEAD_LETTERS_MAX - self._all("SELECT count(*) FROM dead_letters WHERE link = ?", (link,))[0][0]
+            dead = self._with_room(link, change.dead)
             self._db.executemany(
                 "INSERT INTO dead_letters VALUES (?, ?, ?, ?, ?) "
                 "ON CONFLICT (link, direction, id) DO UPDATE SET reason = excluded.reason, at = excluded.at",
-                [(link, dead.direction, dead.id, dead.reason, dead.at) for dead in change.dead[: max(room, 0)]],
+                [(link, one.direction, one.id, one.reason, one.at) for one in dead],
             )
         if change.transition is not None:
             self._db.execute(
@@ -127,6 +132,15 @@ class BookKeeper:
                 "(SELECT number FROM link_transitions WHERE link = ?1 ORDER BY number DESC LIMIT ?2)",
                 (link, TRANSITIONS_KEPT),
             )
+
+    def _with_room(self, link: str, dead: Sequence[DeadLetter]) -> Sequence[DeadLetter]:
+        """Those that are there already, with what is new of them, and of the others as many as there is room for."""
+        room = DEAD_LETTERS_MAX - self._all("SELECT count(*) FROM dead_letters WHERE link = ?", (link,))[0][0]
+        if len(dead) <= room:
+            return dead
+        sql = "SELECT 1 FROM dead_letters WHERE link = ? AND direction = ? AND id = ?"
+        known = [one for one in dead if self._all(sql, (link, one.direction, one.id))]
+        return [*known, *[one for one in dead if one not in known][: max(room, 0)]]
 
     def delete_link(self, name: str) -> bool:
         with self._changing():

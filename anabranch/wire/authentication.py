@@ -66,6 +66,8 @@ class Authentication:
             return []
         if not accepted:
             raise NotLetIn(f"the access key was refused: {reason}")
+        if self._event is not None:
+            return []  # it was said before
         return [Sign(self._challenge)]
 
     def answering(self, event: str) -> None:

@@ -10,6 +10,7 @@ from anabranch.core import changes
 from anabranch.core.changes import LogQuery
 from anabranch.core.checkpoint import Blocked, Checkpoint
 from anabranch.core.token import Position, ProgressToken
+from anabranch.store import sql_books
 from anabranch.store.contract import DeadLetter, LinkChange, LinkRecord, Offer, Stored, Transition
 
 LINK = LinkRecord("up", "ws://peer/", "both", created_at=5)
@@ -68,6 +69,19 @@ def test_the_last_twenty_transitions_are_kept_and_dead_letters_until_they_are_tr
     assert opened.reader.dead_letters("up") == [dead]
     assert opened.writer.retry_dead_letters("up") == 1
     assert opened.reader.dead_letter_count("up") == 0
+
+
+def test_where_there_is_no_room_for_more_dead_letters_those_there_are_learn_what_is_new(opened: Opened, monkeypatch):
+    monkeypatch.setattr(sql_books, "DEAD_LETTERS_MAX", 3)
+    opened.writer.save_link(LINK)
+    first = tuple(DeadLetter("push", f"{number:064x}", "blocked: no", 1) for number in range(2))
+    opened.writer.note_link(LinkChange("up", dead=first))
+    later = tuple(DeadLetter("push", f"{number:064x}", "blocked: still", 2) for number in (9, 8, 1, 0))
+    opened.writer.note_link(LinkChange("up", dead=later))
+    assert opened.reader.dead_letter_count("up") == 3
+    assert {one.id: one.reason for one in opened.reader.dead_letters("up")} == {
+        f"{number:064x}": "blocked: still" for number in (0, 1, 9)
+    }
 
 
 def test_a_removed_link_leaves_nothing_and_takes_nothing(opened: Opened):

@@ -65,3 +65,18 @@ def test_more_pending_than_a_hundred_is_an_overflow():
     checkpoint = checkpoint.settle([token(at) for at in range(1, PENDING_MAX + 1)], [BLOCKED] * PENDING_MAX)
     assert not checkpoint.overflows
     assert checkpoint.settle([token(PENDING_MAX + 1)], [BLOCKED]).overflows
+
+
+def test_what_overflows_is_not_kept_and_nothing_after_it_is_passed():
+    count = 5 * PENDING_MAX
+    checkpoint = Checkpoint.at(token(0)).settle([token(at) for at in range(1, count)], [BLOCKED] * (count - 1))
+    assert (checkpoint.overflows, len(checkpoint.pending)) == (True, PENDING_MAX)
+    assert (checkpoint.contiguous, checkpoint.received) == (token(0), token(PENDING_MAX))
+    later = checkpoint.settle([token(count), *(one.token for one in checkpoint.pending)], [None] * (PENDING_MAX + 1))
+    assert later.contiguous == token(0) and later.overflows
+
+
+def test_one_that_comes_again_and_waits_still_is_no_overflow():
+    tokens = [token(at) for at in range(1, PENDING_MAX + 1)]
+    full = Checkpoint.at(token(0)).settle(tokens, [BLOCKED] * PENDING_MAX)
+    assert full.settle(tokens, [BLOCKED] * PENDING_MAX) == full

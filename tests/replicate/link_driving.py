@@ -132,6 +132,8 @@ class Drive:
         self.needs: dict[str, str] = {}
         """Which operation needs which other."""
         self.refuses: set[str] = set()
+        self.refuses_until: dict[str, int] = {}
+        """What our rules take from a time on."""
         self.disk_full = False
         self.told: list[do.Told] = []
         self.noted: list[do.Noted] = []
@@ -294,7 +296,7 @@ class Drive:
             why = Blocked(id, need.kind, need.id, "not here") if (need := kept_back.get(id)) is not None else None
             if why is not None:
                 waits.append(why)
-            elif id in self.refuses:
+            elif id in self.refuses or self.refuses_until.get(id, 0) > WALL + self.now:
                 declined.append(id)
             elif id not in self.store:
                 self._keep(id, one.raw)
@@ -307,7 +309,9 @@ class Drive:
             tokens.append(asked.through)
             blocked.append(None)
         checkpoint = self.link.pull.settle(tokens, blocked) if tokens else None
-        result = Applied(asked.number, stored, tuple(declined), blocked=tuple(waits), checkpoint=checkpoint)
+        later = tuple((id, self.refuses_until[id]) for id in declined if id in self.refuses_until)
+        refused = tuple(declined)
+        result = Applied(asked.number, stored, refused, refused, later, blocked=tuple(waits), checkpoint=checkpoint)
         self._do(self.link.applied(result, self.now))
 
     @property

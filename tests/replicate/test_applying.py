@@ -9,7 +9,7 @@ from stores import SqliteBackend
 from anabranch.core import nostr
 from anabranch.core.checkpoint import Checkpoint
 from anabranch.core.closure import Dependency
-from anabranch.core.nostr import Invalid
+from anabranch.core.nostr import Invalid, TooEarly
 from anabranch.core.operation import classify
 from anabranch.core.token import Position, ProgressToken
 from anabranch.replicate import applying
@@ -25,6 +25,7 @@ class Host:
         self.store_ = store
         self.reader = store.open_reader()
         self.provers = True
+        self.clock = 0
         store.writer.save_link(LinkRecord("up", "ws://peer/", "both"))
 
     @property
@@ -40,6 +41,8 @@ class Host:
     def operation(self, event, raw):
         if event.content == "too large":
             raise Invalid("event is larger than 3 bytes")
+        if event.content == "early" and self.clock < 100:
+            raise TooEarly("created_at is too far in the future", 100)
         return classify(event, raw, KINDS)
 
     async def store(self, offers, advance):
@@ -103,6 +106,18 @@ async def test_what_our_rules_refuse_is_a_dead_letter_and_the_checkpoint_goes_on
         "our rules: event is larger than 3 bytes",
         7,
     )
+
+
+async def test_what_is_too_early_is_a_dead_letter_until_it_is_taken(host):
+    early, large = signed(content="early"), signed(content="too large")
+    result = await bring(page(host, early, large))
+    assert set(result.refused) == {early.id, large.id}
+    assert result.later == ((early.id, 100),)
+    assert {dead.id for dead in host.reader.dead_letters("up")} == {early.id, large.id}
+    host.clock = 100
+    result = await bring(page(host, early, tokens=False))
+    assert (result.stored, result.later) == (1, ())
+    assert [dead.id for dead in host.reader.dead_letters("up")] == [large.id]
 
 
 async def test_what_is_known_already_is_neither_remembered_nor_an_echo(host):

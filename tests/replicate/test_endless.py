@@ -74,6 +74,32 @@ def test_a_relay_that_stands_before_others_may_give_something_more_than_once() -
     assert drive.link.caught_up and not drive.noted
 
 
+@pytest.mark.parametrize("kind", [LogPeer, PlainCircle])
+def test_a_live_stream_that_only_repeats_itself_is_named_and_left(kind: type[RelayModel]) -> None:
+    peer = kind(NOTES)
+    if isinstance(peer, PlainCircle):
+        peer.copies, peer.ends = 1, True
+    drive = Drive(peer).run(10)
+    assert drive.link.caught_up
+    name = next(frame[1] for frame in peer.heard if str(frame[1]).startswith("stream"))
+    for number in range(1_000):
+        said = ["EVENT", name] if isinstance(peer, PlainCircle) else ["CHANGES", name, "EVENT", 6 + number]
+        drive.say([*said, spelt(NOTES[0])])
+    assert "gives again and again what it has just given" in drive.noted[0].why
+
+
+def test_what_comes_again_on_a_live_stream_now_and_then_or_among_much_else_is_no_fault() -> None:
+    peer = LogPeer(NOTES)
+    drive = Drive(peer).run(10)
+    for _ in range(2_000):
+        drive.run(10)
+        drive.say(*peer.add(NOTES[0]))
+    fresh = notes(2_000)
+    for _ in range(5):
+        drive.say(*peer.add(*fresh))
+    assert not drive.noted
+
+
 class Changeful(LogPeer):
     """The same few were removed again and again, long ago."""
 
@@ -90,9 +116,8 @@ def test_a_log_may_tell_of_many_removals_of_the_same() -> None:
     assert drive.link.caught_up and not drive.noted
 
 
-def test_a_large_circle_is_found_out_with_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "REMEMBERED_MAX", 1_000)
-    repeats = Repeats()
+def test_a_large_circle_is_found_out_with_little_memory() -> None:
+    repeats = Repeats(1_000)
     for number in range(50_000):
         repeats.note(f"{number:064x}")
     assert repeats.count == 0 and repeats.different <= 1_000

@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from anabranch.config import LinkSettings, Settings
 from anabranch.core.checkpoint import Checkpoint
+from anabranch.core.negentropy import Items
 from anabranch.core.scope import EVERYTHING
 from anabranch.core.token import Log, Position, ProgressToken
 from anabranch.node import admin_links
@@ -20,8 +21,9 @@ from anabranch.replicate.explaining import lag_seconds
 from anabranch.replicate.link import Link
 from anabranch.replicate.links import LinkError, Links, spec_of
 from anabranch.replicate.measuring import Measures
+from anabranch.replicate.refusals import refused_count
 from anabranch.replicate.spec import Direction, LinkSpec, Timing
-from anabranch.store.contract import StoreError
+from anabranch.store.contract import DEAD_LETTERS_MAX, StoreError
 
 LONG_PAUSES = Timing(retry_min=100.0)
 
@@ -310,3 +312,72 @@ async def test_a_command_that_finds_no_room_is_answered_with_what_to_look_at_and
     node = SimpleNamespace(links=SimpleNamespace(find=full))
     answer = await admin_links.answer(node, SimpleNamespace(method="POST"), "/up/pause", {})
     assert answer.status == 507 and b"could not be stored" in answer.body and b"secret" not in answer.body
+
+
+async def test_a_paused_link_of_the_file_stays_paused_when_its_settings_change(links):
+    await links.configure([spec("up", origin="config"), spec("other", "ws://127.0.0.1:10/", "config")])
+    await links.command("up", "pause")
+    changes = await links.configure([spec(name, "ws://127.0.0.1:11/" + name, "config") for name in ("up", "other")])
+    assert changes["added"] == ["up", "other"]
+    assert [links.links[name].link.state for name in ("up", "other")] == ["paused", "initial"]
+    assert links.links["up"].record.state == "paused"
+
+
+class Deaf:
+    """A peer that says who it is, and then reads nothing."""
+
+    def __init__(self):
+        self.gone = asyncio.Event()
+        self.asked = asyncio.Event()
+
+    async def receive(self):
+        await self.gone.wait()
+        raise following.Ended("it was let go of")
+
+    async def send(self, messages):
+        self.asked.set()
+        await self.gone.wait()
+
+    def abort(self):
+        self.gone.set()
+
+
+async def test_a_link_whose_peer_does_not_read_is_paused_at_once(monkeypatch):
+    deaf = Deaf()
+
+    async def dial(url):
+        return {}, deaf
+
+    async def items(filter):
+        return Items.build([], b""), Log("own", "epoch", Position(1), Position(0))
+
+    monkeypatch.setattr(following.dialling, "dial", dial)
+    host = FullHost()
+    monkeypatch.setattr(host, "items", items, raising=False)
+    links = Links(host, clock=time.monotonic, wall=lambda: 1_800_000_000, share=lambda: 0.5)
+    await links.add(spec("up"))
+    await asyncio.wait_for(deaf.asked.wait(), 2)
+    await asyncio.wait_for(links.command("up", "pause"), 2)
+    assert host.saved["up"].state == "paused"
+    await links.stop()
+
+
+async def test_a_command_that_meets_a_fault_of_ours_is_answered_all_the_same(monkeypatch):
+    host = FullHost()
+    links = Links(host, clock=time.monotonic, wall=lambda: 1_800_000_000, share=lambda: 0.5)
+    one = await links.add(spec("up"))
+    await asyncio.sleep(0.05)
+
+    async def stumble():
+        raise RuntimeError("nobody thought of it")
+
+    monkeypatch.setattr(one, "_write_unwritten", stumble)
+    with pytest.raises(StoreError, match="nobody thought of it"):
+        await asyncio.wait_for(one.command(lambda link, now: []), 2)
+    monkeypatch.undo()
+    await links.stop()
+
+
+def test_more_dead_letters_than_are_kept_are_not_counted_as_if_they_were_all():
+    assert refused_count(7) == "7"
+    assert refused_count(DEAD_LETTERS_MAX) == "10,000 or more"

@@ -1,11 +1,13 @@
 """What is given to a peer: answered for in full, and nothing that it does not take holds up the rest for ever."""
 
+import itertools
 from typing import Any
 
 import pytest
 from histories import signed
 from link_driving import WALL, Drive, LogPeer
 
+from anabranch.core import nostr
 from anabranch.replicate.states import LinkState
 
 
@@ -194,3 +196,26 @@ def test_no_checkpoint_is_written_past_what_the_peer_does_not_take():
     drive.run(100)
     assert drive.link.caught_up
     assert drive.link.push.contiguous.position == len(drive.log)
+
+
+def test_a_log_of_our_own_that_never_rests_keeps_nobody_from_comparing():
+    drive = Drive(LogPeer(), direction="push").run(10)
+    verified, number = drive.link.verified_at, itertools.count()
+
+    class Endless(LogPeer):
+        def on_event(self, raw):
+            """While one is taken the next is written."""
+            if drive.now < 1_000:
+                drive.now += 1.0
+                event = signed(content=f"more {next(number)}")
+                drive._keep(event.id, nostr.serialise(event))
+                drive._do(drive.link.wake(drive.now))
+            return super().on_event(raw)
+
+    drive.peer.__class__ = Endless
+    drive.write(signed(content="the first"))
+    assert next(number) > 900
+    assert len([frame for frame in drive.peer.heard if frame[0] == "NEG-OPEN"]) > 3
+    drive.run(30)
+    assert drive.link.verified_at > verified and drive.link.caught_up and not drive.noted
+    assert drive.peer.events.keys() == drive.store.keys()

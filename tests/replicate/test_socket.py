@@ -96,6 +96,16 @@ async def test_what_came_before_the_end_is_taken_before_it():
             await socket.send([b"too late"])
 
 
+async def test_nothing_in_a_goodbye_commands_the_terminal_or_begins_a_line():
+    async def talk(connection):
+        await connection.close(1008, "go\n\x1b]0;owned\x07 away")
+
+    async with peer(talk) as address:
+        said = await end_of(await Socket.open(address))
+        assert said.startswith("the peer closed the connection: 1008 go")
+        assert said.isprintable()
+
+
 async def test_a_peer_that_nobody_listens_to_is_not_read_on_and_nothing_of_it_is_lost():
     count, message = 64, "x" * 100_000
 

@@ -272,7 +272,8 @@ class World:
             task.cancel()
         self.network.blocked.clear()
         for host in self.hosts:
-            host.disk.full, host.disk.writes_left, host.crash_after_work = False, None, False
+            host.disk.full, host.disk.refused, host.disk.writes_left = False, 0, None
+            host.crash_after_work = False
             host.clock.skew = 0.0
             self.paces[host.name].slowness = 1.0
             await host.ready()

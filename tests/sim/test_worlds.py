@@ -77,6 +77,22 @@ def test_what_was_found_once_stays_found(found: dict[str, object], worlds: Summa
     assert [one.breaches for one in lived if one.seed == seed and one.breaches] == [], found["what"]
 
 
+class Full(World):
+    """In which every disk has refused something when all is healed."""
+
+    async def _heal(self) -> None:
+        for host in self.hosts:
+            host.disk.full, host.disk.refused = True, 1
+        await super()._heal()
+        self.excused = [host.name for host in self.hosts if host.disk.full or host.disk.refused]
+
+
+def test_once_all_is_healed_no_full_disk_excuses_what_a_node_logs():
+    world = Full(1)
+    world.run()
+    assert world.excused == []
+
+
 # --- the same seed, the same world -----------------------------------------------------------------------------------
 
 

@@ -302,6 +302,11 @@ class Checks:
         """Whether a host has the payload of an operation."""
         return host.process.alive and host.store.open_reader().state(id) is State.RETAINED
 
+    def position(self, host: Host, id: str) -> Position | None:
+        """Where an operation stands in a host's log."""
+        rows = host.store.connection.execute("SELECT position FROM operations WHERE id = ?", (bytes.fromhex(id),))
+        return next((Position(at) for (at,) in rows), None)
+
     def stored_before(self, host: Host, moment: float) -> list[str]:
         """What a host had committed by then."""
         return [id for id, at in self._stored_at.get(host.name, {}).items() if at < moment]

@@ -13,7 +13,7 @@ import pytest
 
 from anabranch.sim import Summary, run, simulate
 from anabranch.sim.faults import Fault
-from anabranch.sim.link_checks import CAUGHT_UP
+from anabranch.sim.link_checks import CAUGHT_UP, CHECKPOINT
 from anabranch.sim.world import World
 
 SEEDS = 100
@@ -67,6 +67,11 @@ def test_what_matters_happens(worlds: Summary):
 def test_what_a_link_says_is_equal_is_looked_at(worlds: Summary):
     """Not only is the check called: there are operations by then that must have come over."""
     assert worlds.marks[CAUGHT_UP] > 10 * SEEDS
+
+
+@pytest.mark.timeout(2_400)
+def test_what_a_checkpoint_answers_for_is_looked_at(worlds: Summary):
+    assert worlds.marks[CHECKPOINT] > 100 * SEEDS
 
 
 @pytest.mark.timeout(2_400)

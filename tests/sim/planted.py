@@ -19,7 +19,7 @@ import pytest
 
 from anabranch.core import clock, nostr, retention, revisions, snapshots
 from anabranch.core.checkpoint import Checkpoint
-from anabranch.core.token import Gap, GapReason, Log, Position
+from anabranch.core.token import Gap, GapReason, Log, Position, ProgressToken
 from anabranch.node import admission, hub, reconciliation, replay
 from anabranch.replicate import applying, comparisons, link, manner, peers, push, repair, settled
 from anabranch.replicate.effects import SavePush
@@ -221,18 +221,23 @@ def a_kept_set_that_misses_what_comes(patch: pytest.MonkeyPatch) -> None:
 # --- links ---------------------------------------------------------------------------------------------------------
 
 
-@bug(seed=1, within=10)
-def a_checkpoint_before_the_commit(patch: pytest.MonkeyPatch) -> None:
+def checkpoint_early(patch: pytest.MonkeyPatch, concerns: Callable[[ProgressToken], bool]) -> None:
+    """The checkpoint of a page is written before the page, where its last token `concerns` the bug."""
     store = applying.Page.store
 
     async def early(self: Any, checkpoint: Checkpoint) -> Any:
         tokens = [arrival.token for arrival in self._asked.arrivals if arrival.token is not None]
-        if tokens:
+        if tokens and concerns(tokens[-1]):
             change = LinkChange(self._link, pull=Checkpoint.at(tokens[-1]))
             await self._host.write(lambda writer: writer.note_link(change))
         return await store(self, checkpoint)
 
     patch.setattr(applying.Page, "store", early)
+
+
+@bug(seed=1, within=10)
+def a_checkpoint_before_the_commit(patch: pytest.MonkeyPatch) -> None:
+    checkpoint_early(patch, lambda token: True)
 
 
 @bug(seed=6, within=20)
@@ -313,6 +318,11 @@ def a_difference_of_which_one_is_overlooked(patch: pytest.MonkeyPatch) -> None:
 
 
 # --- plain relays --------------------------------------------------------------------------------------------------
+
+
+@bug(seed=0, within=10, plain=True)
+def a_checkpoint_before_the_commit_of_what_a_plain_relay_gave(patch: pytest.MonkeyPatch) -> None:
+    checkpoint_early(patch, lambda token: peers.is_plain(token.stream))
 
 
 @bug(seed=26, within=60, plain=True)

@@ -202,13 +202,18 @@ class Checks:
     # --- in the end ---
 
     def all_there(self, hosts: Sequence[Host], compacted: bool) -> None:
-        """Whatever was acknowledged anywhere is known to all; where some compact, to somebody: it may be no head."""
+        """Whatever was acknowledged anywhere is known to all."""
+        for host, id in self.lacking(hosts, compacted):
+            self.breach(f"{host.name} never got {id[:8]} (kind {self.made[id].event.kind})")
+
+    def lacking(self, hosts: Sequence[Host], compacted: bool) -> Iterator[tuple[Host, str]]:
+        """Who does not know what was acknowledged; where some compact, of what nobody knows: it may be no head."""
         wanted = set().union(*self.acknowledged.values()) if self.acknowledged else set()
         for host in hosts:
             for id in sorted(wanted - self.holding[host.name] - self.excused):
                 known_to = hosts if compacted else [host]
                 if not any(id in self.holding[one.name] or self.stands_for(one, id) for one in known_to):
-                    self.breach(f"{host.name} never got {id[:8]} (kind {self.made[id].event.kind})")
+                    yield host, id
 
     def digests_are_right(self, sets: Mapping[str, Items]) -> None:
         """Of any two nodes the digests are equal exactly where the sets are; and of a node and itself less one item,

@@ -309,7 +309,10 @@ class World:
         if not all(link.link.caught_up for _, _, link in self._links()):
             return False
         first, *others = (current(host, self._tombstones) for host in self.hosts)
-        return all(one == first for one in others)
+        if any(one != first for one in others):
+            return False
+        # Heads may agree while a link has not noticed yet that its peer was down, and lacks what is no head any more.
+        return next(self.checks.lacking(self.hosts, self._compacts), None) is None
 
     @property
     def _compacts(self) -> bool:

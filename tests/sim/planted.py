@@ -339,17 +339,6 @@ def only_what_was_made_lately_is_compared(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(peers, "request", lately)
 
 
-@bug(seed=220, within=250, plain=True)
-def a_part_that_was_compared_counts_for_all_that_is_owed(patch: pytest.MonkeyPatch) -> None:
-    conclude = link.Link._conclude
-
-    def sloppy(self: Any, done: Any, now: float) -> Any:
-        done.whole = True
-        return conclude(self, done, now)
-
-    patch.setattr(link.Link, "_conclude", sloppy)
-
-
 @bug(seed=77, within=100, plain=True)
 def what_was_answered_for_once_counts_for_ever(patch: pytest.MonkeyPatch) -> None:
     def give(self: Any, id: str) -> None:

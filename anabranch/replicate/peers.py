@@ -101,6 +101,11 @@ def epoch(peer: Peer, known: ProgressToken | None, wall: int, rewound: bool = Fa
     return f"{told}{_TURN}{int(turn or 0) + 1}" if rewound else before
 
 
+def told_epoch(epoch: str) -> str:
+    """The epoch as the peer tells it, however often its log was set back within it."""
+    return epoch.partition(_TURN)[0]
+
+
 def own_log(peer: Peer) -> tuple[str, str] | None:
     """Stream and epoch of a peer that tells them; None: it does not."""
     return (peer.log.stream, peer.log.epoch) if peer.tells_epoch else None

@@ -202,13 +202,18 @@ class Checks:
     # --- in the end ---
 
     def all_there(self, hosts: Sequence[Host], compacted: bool) -> None:
-        """Whatever was acknowledged anywhere is known to all; where some compact, to somebody: it may be no head."""
+        """Whatever was acknowledged anywhere is known to all."""
+        for host, id in self.lacking(hosts, compacted):
+            self.breach(f"{host.name} never got {id[:8]} (kind {self.made[id].event.kind})")
+
+    def lacking(self, hosts: Sequence[Host], compacted: bool) -> Iterator[tuple[Host, str]]:
+        """Who does not know what was acknowledged; where some compact, of what nobody knows: it may be no head."""
         wanted = set().union(*self.acknowledged.values()) if self.acknowledged else set()
         for host in hosts:
             for id in sorted(wanted - self.holding[host.name] - self.excused):
                 known_to = hosts if compacted else [host]
                 if not any(id in self.holding[one.name] or self.stands_for(one, id) for one in known_to):
-                    self.breach(f"{host.name} never got {id[:8]} (kind {self.made[id].event.kind})")
+                    yield host, id
 
     def digests_are_right(self, sets: Mapping[str, Items]) -> None:
         """Of any two nodes the digests are equal exactly where the sets are; and of a node and itself less one item,
@@ -301,6 +306,11 @@ class Checks:
     def retains(self, host: Host, id: str) -> bool:
         """Whether a host has the payload of an operation."""
         return host.process.alive and host.store.open_reader().state(id) is State.RETAINED
+
+    def position(self, host: Host, id: str) -> Position | None:
+        """Where an operation stands in a host's log."""
+        rows = host.store.connection.execute("SELECT position FROM operations WHERE id = ?", (bytes.fromhex(id),))
+        return next((Position(at) for (at,) in rows), None)
 
     def stored_before(self, host: Host, moment: float) -> list[str]:
         """What a host had committed by then."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from anabranch.core.scope import Scope
-from anabranch.core.token import Position, ProgressToken
+from anabranch.core.token import START, Position, ProgressToken
+from anabranch.replicate import peers
+from anabranch.replicate.peers import PeerKind
+from anabranch.sim.reaches import Reaches
 from anabranch.store.contract import LinkChange, LinkRecord, Offer, Outcome, Stored
 
 if TYPE_CHECKING:
@@ -16,8 +19,9 @@ if TYPE_CHECKING:
     from anabranch.sim.checks import Checks
     from anabranch.sim.host import Host
 
-STREAM = "stream of "
 CAUGHT_UP = "caught up: there was something to look at"
+CHECKPOINT = "checkpoint: positions of a log looked at"
+PLAIN_CHECKPOINT = "checkpoint: positions of a plain relay looked at"
 
 
 class LinkChecks:
@@ -26,6 +30,7 @@ class LinkChecks:
         self.hosts: dict[str, Host] = {}
         self.liars: set[str] = set()
         self._origins: dict[tuple[str, str], str] = {}  # (host, id) → from whom it has it
+        self._reaches = Reaches(checks)
         self._records: dict[tuple[str, str], LinkRecord] = {}  # peer, scope and direction: they never change
         self._at: dict[tuple[str, str], ProgressToken] = {}  # (host, link) → the checkpoint that was seen last
         self._equal: dict[tuple[str, str], float | None] = {}  # (host, link) → as of when it says that all is equal
@@ -35,6 +40,7 @@ class LinkChecks:
         next time it may have it from somebody else."""
         for key in [key for key in self._at if key[0] == host.name]:
             del self._at[key]
+        self._reaches.booted(host)
         for key, giver in list(self._origins.items()):
             if key[1] not in held and host.name in (key[0], giver):
                 del self._origins[key]
@@ -65,6 +71,8 @@ class LinkChecks:
         """Whenever a link comes to say that it is caught up, or says it of a later comparison, it must be so."""
         key = host.name, link.spec.name
         peer = self.hosts.get(_host_of(link.spec.peer))
+        if peer is not None and link.peer is not None and link.peer.kind is PeerKind.PLAIN:
+            self._reaches.said(host, link, peer)
         if not link.caught_up or peer is None or peer.name in self.liars:
             self._equal.pop(key, None)
             return
@@ -88,33 +96,41 @@ class LinkChecks:
         key = host.name, record.name
         before = self._at.get(key)
         self._at[key] = token
-        domain = token.stream, token.epoch
-        start = before.position if before is not None and (before.stream, before.epoch) == domain else Position(0)
+        start = before.position if before is not None and before.domain == token.domain else START
         if token.position < start:
             self._checks.breach(
                 f"{host.name}: the checkpoint of {record.name} went back from {start} to {token.position}"
             )
         if frozenset((host.name, peer.name)) in host.network.disordered:
             return  # what overtook it was applied before anybody could know; the comparison finds it
-        if self._checks.was_put_back(peer) and peer.process.alive and peer.store.log().epoch != token.epoch:
-            return  # of the log before an old backup was put back: what it had removed may be there again
-        given = self._checks.logs.get(domain, {})
-        last = max(given, default=0) if token.position > 1_000_000 else token.position  # a time is no position
-        for at in range(start + 1, last + 1):
-            id = given.get(at)
-            if id is not None and self._lacks(host, peer, id, record):
+        if peers.is_plain(token.stream):
+            mark, given = PLAIN_CHECKPOINT, self._reaches.answered_for(host, record.name, peer, token)
+        else:
+            mark, given = CHECKPOINT, self._given(peer, token, start)
+        for at, id in given:
+            self._checks.mark(mark)
+            if self._lacks(host, peer, id, record):
                 self._checks.breach(
                     f"{host.name}: {record.name} stands at {token.position} and has not {id[:8]} of {at}"
                 )
+
+    def _given(self, peer: Host, token: ProgressToken, start: Position) -> Iterator[tuple[int, str]]:
+        """What was given the positions between `start` and a token in a log that a peer tells of."""
+        epoch = peers.told_epoch(token.epoch)
+        if self._checks.was_put_back(peer) and peer.process.alive and peer.store.log().epoch != epoch:
+            return  # of the log before an old backup was put back: what it had removed may be there again
+        given = self._checks.logs.get((token.stream, epoch), {})
+        for at in range(start + 1, token.position + 1):
+            if (id := given.get(at)) is not None:
+                yield at, id
 
     def _answered(self, host: Host, peer: Host, record: LinkRecord, token: ProgressToken) -> None:
         """All of our own log up to the checkpoint is known to the peer, unless it has lost it since."""
         key = host.name, f"{record.name} gives"
         before = self._at.get(key)
         self._at[key] = token
-        domain = token.stream, token.epoch
-        start = before.position if before is not None and (before.stream, before.epoch) == domain else Position(0)
-        given = self._checks.logs.get(domain, {})
+        start = before.position if before is not None and before.domain == token.domain else START
+        given = self._checks.logs.get(token.domain, {})
         for at in range(start + 1, token.position + 1):
             id = given.get(at)
             if id is not None and not self._checks.was_put_back(peer) and self._lacks(peer, host, id, record):

@@ -3,7 +3,7 @@
 import pytest
 
 from anabranch.sim import Summary, run, simulate
-from anabranch.sim.link_checks import CAUGHT_UP
+from anabranch.sim.link_checks import CAUGHT_UP, CHECKPOINT, PLAIN_CHECKPOINT
 from anabranch.sim.plain import MANNERS
 
 SEEDS = 40
@@ -24,6 +24,12 @@ def test_in_no_world_with_a_plain_relay_is_anything_breached(worlds: Summary):
 def test_links_with_it_meet_what_they_are_there_for(worlds: Summary):
     for mark in ("pulled", CAUGHT_UP, "link live: caught_up", "link repairing: gap", "link degraded_poll: exhausted"):
         assert worlds.marks[mark], f"never happened: {mark}"
+
+
+@pytest.mark.timeout(1_200)
+@pytest.mark.parametrize("mark", [CHECKPOINT, PLAIN_CHECKPOINT])
+def test_what_a_checkpoint_answers_for_is_looked_at_also_where_it_is_a_time(worlds: Summary, mark: str):
+    assert worlds.marks[mark] > 100 * SEEDS
 
 
 def test_a_plain_world_is_the_same_every_time_and_none_of_the_others():

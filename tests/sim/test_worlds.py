@@ -13,7 +13,7 @@ import pytest
 
 from anabranch.sim import Summary, run, simulate
 from anabranch.sim.faults import Fault
-from anabranch.sim.link_checks import CAUGHT_UP
+from anabranch.sim.link_checks import CAUGHT_UP, CHECKPOINT
 from anabranch.sim.world import World
 
 SEEDS = 100
@@ -70,11 +70,32 @@ def test_what_a_link_says_is_equal_is_looked_at(worlds: Summary):
 
 
 @pytest.mark.timeout(2_400)
+def test_what_a_checkpoint_answers_for_is_looked_at(worlds: Summary):
+    assert worlds.marks[CHECKPOINT] > 100 * SEEDS
+
+
+@pytest.mark.timeout(2_400)
 @pytest.mark.parametrize("found", FOUND, ids=[str(one["seed"]) for one in FOUND])
 def test_what_was_found_once_stays_found(found: dict[str, object], worlds: Summary):
     seed = int(str(found["seed"]))
     lived = worlds.failed if seed < SEEDS else [run(seed)]
     assert [one.breaches for one in lived if one.seed == seed and one.breaches] == [], found["what"]
+
+
+class Full(World):
+    """In which every disk has refused something when all is healed."""
+
+    async def _heal(self) -> None:
+        for host in self.hosts:
+            host.disk.full, host.disk.refused = True, 1
+        await super()._heal()
+        self.excused = [host.name for host in self.hosts if host.disk.full or host.disk.refused]
+
+
+def test_once_all_is_healed_no_full_disk_excuses_what_a_node_logs():
+    world = Full(1)
+    world.run()
+    assert world.excused == []
 
 
 # --- the same seed, the same world -----------------------------------------------------------------------------------

@@ -221,9 +221,10 @@ class Round:
             self.method = result.method
             self.crowded = result.unsure[:CROWDED_MAX] if self._pulls else ()
             self._more = result.more
-            self._have = self._settled.lacking(result.have) if self.pushes else []
+            all_seen = self.whole and not result.more
+            self._have = self._settled.lacking(result.have, all_seen) if self.pushes else []
             self._need = result.need
-            if self.pushes and self.whole and not result.more:
+            if self.pushes and all_seen:
                 self._settled.keep_deferred(self._have)
             self.step = Step.ASKING
             return [LoadUnknown((*self._need, *sorted(self._named.difference(self._need, self._brought))))]

@@ -99,13 +99,14 @@ class Settled:
         self._share.settle(len(both) - len(self._sought) - len(self._given))
         self._sought, self._given = both, set()
 
-    def lacking(self, have: Sequence[str]) -> list[str]:
+    def lacking(self, have: Sequence[str], all_seen: bool = True) -> list[str]:
         """What is to be given of what only we have, as a comparison shows: not what had been given in vain; and what
-        was refused for now after all else."""
+        was refused for now after all else. Where not `all_seen`, what was given is looked for the next time too."""
         vain = self._sought.intersection(have) - self._vain
-        self._share.settle(len(vain) - len(self._sought))
+        still_sought = set() if all_seen or self._share.full else self._sought.difference(have)
+        self._share.settle(len(vain) + len(still_sought) - len(self._sought))
         self._vain |= vain
-        self._sought.clear()
+        self._sought = still_sought
         return sorted((id for id in have if id not in self._vain), key=self.deferred.__contains__)
 
     def keep_deferred(self, have: Sequence[str]) -> None:

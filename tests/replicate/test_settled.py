@@ -30,6 +30,26 @@ def test_what_was_there_and_is_lost_is_given_again():
     assert compared(settled, "a") == ["a"]
 
 
+def test_what_was_given_in_vain_is_told_also_by_a_comparison_after_one_that_did_not_see_all():
+    settled = Settled()
+    settled.give("a")
+    settled.give("b")
+    settled.look()
+    assert settled.lacking(["b"], all_seen=False) == []
+    assert compared(settled, "a", "b") == []
+    assert settled.unkept == 2
+
+
+def test_what_was_given_is_sought_no_longer_than_there_is_room_for():
+    room = Room(LINK_IDS_MIN)
+    settled = Settled(Share(room))
+    for number in range(LINK_IDS_MIN):
+        settled.give(str(number))
+    settled.look()
+    settled.lacking([], all_seen=False)
+    assert room.taken == 0
+
+
 def test_what_is_answered_for_while_a_comparison_is_under_way_may_still_look_missing():
     settled = Settled()
     assert compared(settled, "a", meanwhile=("a",)) == ["a"]

@@ -56,7 +56,9 @@ class LinkChecks:
             return
         for offer, outcome in zip(offers, outcomes, strict=True):
             if isinstance(outcome, Stored):
-                self._origins[host.name, offer.operation.event.id] = peer.name
+                id = offer.operation.event.id
+                if id in self._checks.holding.get(peer.name, ()):  # or it was put back while that was on its way
+                    self._origins[host.name, id] = peer.name
                 self._checks.mark("pulled")
         if change.transition is not None:
             self._checks.mark(f"link {change.transition.after}: {change.transition.cue}")

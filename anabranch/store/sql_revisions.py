@@ -51,12 +51,12 @@ class Edges:
         return self._db.execute(sql, bindings).fetchall()
 
     def removed(self, position: int) -> None:
-        """The revision at this position has been removed: if nobody names it, it names nobody any more."""
+        """The revision at this position has been removed: if nobody that counts names it, it names nobody any more."""
         if self._heard():
             self.rebuild()
             return
         revision, parents = self._facts(position)
-        if not self._named([revision]):
+        if not self._is_reached(revision):
             self._unlink(position, parents)
 
     def stored(self, revision: bytes, parents: Sequence[bytes]) -> None:
@@ -115,9 +115,10 @@ class Edges:
                     (self._document, position, *some),
                 )
                 named = self._named(some)
-                unnamed = [parent for parent in some if parent not in named]
+                unnamed = [parent for parent in some if parent not in named or not self._is_reached(parent)]
                 self._mark(self._copies(unnamed, removed=False), head=1)
-                pending += ((at, self._facts(at)[1]) for at in self._copies(unnamed, removed=True))
+                further = ((at, self._facts(at)[1]) for at in self._copies(unnamed, removed=True))
+                pending += (one for one in further if self._is_linked(*one))  # or it was gone through before
 
     def _link(self, names: Sequence[bytes]) -> None:
         pending = list(names)
@@ -126,7 +127,7 @@ class Edges:
             there = {self._facts(at)[0] for at in self._copies(some, removed=False)}
             for position in self._copies([name for name in some if name not in there], removed=True):
                 parents = self._facts(position)[1]
-                if not parents or self._is_linked(position, parents[0]):
+                if not parents or self._is_linked(position, parents):
                     continue
                 self._db.executemany(
                     "INSERT INTO parents VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
@@ -143,9 +144,21 @@ class Edges:
         sql = f"SELECT DISTINCT parent FROM parents WHERE document = ? AND parent IN ({marks(revisions)})"
         return {row[0] for row in self._all(sql, (self._document, *revisions))}
 
-    def _is_linked(self, position: int, parent: bytes) -> bool:
+    def _is_reached(self, revision: bytes) -> bool:
+        """Whether something stored names it, or something removed that is reached itself: those that only name each
+        other do not count."""
+        sql = (
+            "WITH RECURSIVE above(revision) AS (SELECT ?1 UNION SELECT r.revision FROM above a "
+            "JOIN parents n ON n.document = ?2 AND n.parent = a.revision JOIN revisions r ON r.position = n.child) "
+            "SELECT 1 FROM above a JOIN parents n ON n.document = ?2 AND n.parent = a.revision "
+            "JOIN operations o ON o.position = n.child WHERE o.state <> 2 LIMIT 1"
+        )
+        return bool(self._all(sql, (revision, self._document)))
+
+    def _is_linked(self, position: int, parents: Sequence[bytes]) -> bool:
+        """Whether the edges of a revision are there: all of them, or none."""
         sql = "SELECT 1 FROM parents WHERE document = ? AND parent = ? AND child = ?"
-        return bool(self._all(sql, (self._document, parent, position)))
+        return bool(self._all(sql, (self._document, *parents[:1], position))) if parents else False
 
     def _copies(self, revisions: Sequence[bytes], removed: bool) -> list[int]:
         """Where these revisions stand, stored or removed."""

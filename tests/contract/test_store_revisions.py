@@ -407,6 +407,22 @@ def test_what_others_name_too_stays_superseded_when_one_of_them_is_removed(opene
     assert heads_of(opened) == [A]
 
 
+def test_revisions_that_only_name_each_other_are_gone_without_a_trace(opened: Opened):
+    """Names are the writers' own: anybody can make two revisions that each claim to stand on the other."""
+    first, second, head = revision(A, [B]), revision(B, [A]), revision(C, [A])
+    document = operation(first).document
+    opened.append(first, second, head)
+    opened.writer.remove([first.id, second.id])
+    assert opened.reader.named(document) == {A, B}, "what is there still stands on them"
+    opened.writer.remove([head.id])
+    assert opened.reader.named(document) == set()
+    again, other = revision(A, author=WRAP_KEYS[1]), revision(D)
+    opened.append(again, other)
+    assert heads_of(opened) == [A, D]
+    opened.writer.remove([again.id, other.id])
+    assert opened.reader.damage() == []
+
+
 def test_a_removed_revision_may_come_again_in_another_wrap(opened: Opened):
     """Whoever squats on a revision id with junk keeps the true one away only until the junk is removed."""
     junk = revision(A)

@@ -39,8 +39,8 @@ def _names(joined: bytes) -> tuple[str, ...]:
 class Edges:
     """The edges of one document that count, while revisions are removed from it or come back to it.
 
-    A removed revision's edges are there exactly while it is named itself; `unlink` and `link` go on from one removed
-    revision to the next. Each works on many parents with few statements.
+    A removed revision's edges are there exactly while something stored leads to it; `unlink` and `link` go on from one
+    removed revision to the next. Each works on many parents with few statements.
     """
 
     def __init__(self, db: Database, document: bytes) -> None:

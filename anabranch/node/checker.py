@@ -13,9 +13,12 @@ from anabranch.core import nostr
 LENGTH = struct.Struct("!I")
 """The bytes of a batch, before it."""
 
+NICE = 10
+"""The node itself goes first: while it waits for a core, nobody is answered and no checker gets more to do."""
+
 
 def work() -> None:
-    os.nice(5)  # the node itself goes first: while it waits for a core, nobody is answered
+    os.nice(NICE)
     with os.fdopen(0, "rb", buffering=1 << 20) as asked, os.fdopen(1, "wb", buffering=0) as answers:
         while len(head := asked.read(LENGTH.size)) == LENGTH.size:
             answers.write(nostr.verify_proofs(asked.read(LENGTH.unpack(head)[0])))

@@ -92,7 +92,9 @@ class _Worker(asyncio.Protocol):
             [sys.executable, "-m", "anabranch.node.checker"],
             stdin=theirs.fileno(),
             stdout=theirs.fileno(),
-            start_new_session=True,  # a Ctrl-C is for the node, which ends its workers itself
+            # A Ctrl-C is for the node, which ends its workers itself. In a session of their own they would be scheduled
+            # as a group of their own (sched_autogroup), as large as the node's, and being nice would mean nothing.
+            process_group=0,
         )
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -11,6 +11,8 @@ from authors import Author, Event, ids, snapshot
 from processes import Node, children
 from sockets import RelayClient
 
+from anabranch.node.checker import NICE
+
 UNCHECKED = "error: the signature could not be checked; try again"
 
 
@@ -64,6 +66,15 @@ async def all_ready(node: Node, before: list[int], patience: float = 8) -> None:
 
 def notes(author: Author, count: int, name: str) -> list[Event]:
     return [snapshot(author, f"{name} {n}", {"x": 1}) for n in range(count)]
+
+
+def test_checkers_stand_back_for_their_node_and_no_ctrl_c_of_its_terminal_reaches_them(own: Node) -> None:
+    assert own.process is not None
+    node = own.process.pid
+    for pid in checkers(own):
+        assert os.getsid(pid) == os.getsid(node)  # only within one session does the scheduler heed how nice they are
+        assert os.getpgid(pid) != os.getpgid(node)
+        assert os.getpriority(os.PRIO_PROCESS, pid) == os.getpriority(os.PRIO_PROCESS, node) + NICE
 
 
 async def test_when_idle_checkers_are_killed_events_are_answered_and_stored_again_later(

@@ -118,7 +118,7 @@ class Admission:
                 self._writer.prove_and_append(offers, partial(self._committed, items))
                 return
         size = max(BATCH_MIN, min(BATCH_MAX, self._in_flight // 16))  # fine enough that every stage always has work
-        while self._waiting and self._prover.idle:
+        while self._waiting and (self._prover.idle or (self._prover.working and not self._proving)):
             batch = _Batch([self._waiting.popleft() for _ in range(min(size, len(self._waiting)))])
             self._proving.append(batch)
             proofs = nostr.proofs(offer.operation.event for _, offer in batch.items)
@@ -126,6 +126,7 @@ class Admission:
         if self._waiting and not self._proving:  # no worker to be had: say so, rather than wait for ever
             items = list(self._waiting)
             self._waiting.clear()
+            self._metrics.refused.inc(len(items))
             self._answer(items, [messages.ok(o.operation.event.id, False, messages.UNPROVEN) for _, o in items])
 
     def _proved(self, batch: _Batch, held: bytes | None) -> None:

@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 
 HUNG_SECONDS = 8.0
 AHEAD = 4  # batches that a worker is given before it has answered: it does not run dry while the node is busy
+BESIDE = 2  # of them, for each worker, from those who can wait: nobody who publishes stands behind more
 
 Done = Callable[[bytes | None], None]
 
@@ -33,12 +34,13 @@ class Prover:
 
     def __init__(self, workers: int) -> None:
         self._workers = [_Worker() for _ in range(workers)]
+        self._beside = asyncio.Semaphore(BESIDE * workers)
 
     async def start(self) -> None:
         """Start the workers and wait until each has answered once: from then on they are as fast as they get."""
         for worker in self._workers:
             await worker.start()
-        await asyncio.gather(*(worker.check(bytes(nostr.PROOF_BYTES)) for worker in self._workers))
+        await asyncio.gather(*(_answer(worker.submit, bytes(nostr.PROOF_BYTES)) for worker in self._workers))
 
     @property
     def working(self) -> bool:
@@ -53,7 +55,9 @@ class Prover:
         min(self._workers, key=lambda worker: worker.waiting).submit(proofs, done)
 
     async def check(self, proofs: bytes) -> bytes | None:
-        return await min(self._workers, key=lambda worker: worker.waiting).check(proofs)
+        """The same for who can wait: a page of a link's is far larger than what a client sends at once."""
+        async with self._beside:
+            return await _answer(self.submit, proofs)
 
     def replace_hung(self) -> None:
         """End workers that have not answered for too long; what they were asked counts as not checked."""
@@ -107,16 +111,6 @@ class _Worker(asyncio.Protocol):
         self._asked.append((len(proofs) // nostr.PROOF_BYTES, done, now.monotonic()))
         self._transport.write(LENGTH.pack(len(proofs)) + proofs)
 
-    async def check(self, proofs: bytes) -> bytes | None:
-        answer: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
-
-        def done(held: bytes | None) -> None:
-            if not answer.done():
-                answer.set_result(held)
-
-        self.submit(proofs, done)
-        return await answer
-
     def data_received(self, data: bytes) -> None:
         self._answered += data
         while self._asked and len(self._answered) >= self._asked[0][0]:
@@ -160,3 +154,14 @@ class _Worker(asyncio.Protocol):
         if self._process is not None:
             self._process.kill()
             self._process.wait()
+
+
+async def _answer(submit: Callable[[bytes, Done], None], proofs: bytes) -> bytes | None:
+    answer: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
+
+    def done(held: bytes | None) -> None:
+        if not answer.done():
+            answer.set_result(held)
+
+    submit(proofs, done)
+    return await answer

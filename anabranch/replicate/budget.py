@@ -1,4 +1,4 @@
-"""How much all links of a node may hold at once: bytes in memory, and pages under way.
+"""How many bytes all links of a node may hold in memory at once.
 
 A link reads on as long as it holds little, however much the others do, so none starves; beyond that it waits until
 there is room. A slow disk so stops the sockets, and with them the peers, and memory stays where it is.
@@ -13,7 +13,6 @@ MESSAGE_OVERHEAD = 128  # bytes that a message takes besides its own: also empty
 LINK_BYTES_MAX = 8 << 20
 LINK_BYTES_MIN = 64 << 10
 BYTES_MAX = 64 << 20
-PAGES_AT_ONCE = 8
 
 
 def weight(messages: Collection[bytes]) -> int:
@@ -24,8 +23,6 @@ def weight(messages: Collection[bytes]) -> int:
 class Budget:
     def __init__(self, bytes_max: int = BYTES_MAX) -> None:
         self.held = 0
-        self.turn = asyncio.Semaphore(PAGES_AT_ONCE)
-        """Whose page is proven now."""
         self._bytes_max = bytes_max
         self._waiting: dict[asyncio.Event, None] = {}
 

@@ -440,8 +440,7 @@ class Following:
         self._pages.append((work, size, self._world.clock()))
 
     async def _bring_to_disk(self, page: Page, before: asyncio.Task[Applied] | None) -> Applied:
-        async with self._world.budget.turn:
-            await page.prove()
+        await page.prove()
         if before is not None:
             await asyncio.shield(before)
         result = await page.store(self._pull)

@@ -54,7 +54,7 @@ class Writer:
 
 
 class Prover:
-    idle = True
+    idle = working = True
 
     def submit(self, proofs: Any, done: Callable[[bytes], None]) -> None:
         asyncio.get_running_loop().call_soon(done, bytes([1]) * 256)

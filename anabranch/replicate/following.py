@@ -98,8 +98,6 @@ class Following:
         self.spec = spec
         self.record = self._written = record
         self.link = Link(spec, record, world.timing, world.share, world.wall, room=world.room)
-        self.changed = asyncio.Event()
-        """Set whenever something may be different; who waits clears it."""
         self.caught_up_at: float | None = None
         """When it was last seen to be caught up."""
         self.since: int | None = None if self.link.state is LinkState.PAUSED else world.wall()
@@ -186,7 +184,6 @@ class Following:
             await self._write_unwritten()
         if self._moved:
             await self._note_success(SUCCESS_NOTED_SECONDS)
-        self.changed.set()
         self._stirred.clear()
         due = self.link.deadline
         if due is not None and due <= self._world.clock():
@@ -441,8 +438,8 @@ class Following:
 
     async def _bring_to_disk(self, page: Page, before: asyncio.Task[Applied] | None) -> Applied:
         await page.prove()
-        if before is not None:
-            await asyncio.shield(before)
+        if before is not None and (await asyncio.shield(before)).forged:
+            raise StoreError("what came before it was forged")
         result = await page.store(self._pull)
         self._pull = result.checkpoint or self._pull
         return result
@@ -534,7 +531,7 @@ class Following:
             await asyncio.wait(under_way[:1])
         for task, _, _ in self._pages:
             if task.done() and not task.cancelled() and task.exception() is None:
-                self.link.applied(task.result(), self._now)
+                self._tell(self.link.applied(task.result(), self._now))
         self._drop_pages()
 
     def _fields(self, **more: Any) -> dict[str, Any]:

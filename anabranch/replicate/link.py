@@ -42,6 +42,7 @@ from anabranch.wire.authentication import NotLetIn
 from anabranch.wire.dialogue import Answer
 
 TEXT_MAX = 300
+DISTRUST = "the peer is not to be trusted: it "
 RENEW_AFTER = 5_000  # messages to a plain relay on one connection
 
 
@@ -146,9 +147,12 @@ class Link(Standing):
 
     def _doubt(self, cue: Cue, why: str, now: float) -> list[Effect]:
         """The checkpoint may not hold: compare on a new connection before anything else."""
+        return [*self._retreat(why, now, cue), *self._suspect(cue, why)]
+
+    def _suspect(self, cue: Cue, why: str) -> list[Effect]:
         self.unsure = True
         self.repairs += self.state is not LinkState.REPAIRING
-        return [*self._retreat(why, now, cue), *self._turn(cue, why)]
+        return self._turn(cue, why)
 
     def _await(self, now: float) -> None:
         if self.phase is Phase.OFFLINE:
@@ -289,7 +293,15 @@ class Link(Standing):
         return self._go_on(effects, now)
 
     def _accuse(self, what: str, now: float) -> list[Effect]:
-        return self._doubt(Cue.DISORDER, f"the peer is not to be trusted: it {what}", now)
+        return self._doubt(Cue.DISORDER, DISTRUST + what, now)
+
+    def _accuse_late(self, what: str) -> list[Effect]:
+        """It was found out only after the connection was gone: it is named all the same."""
+        if Cue.DISORDER not in TRANSITIONS[self.state]:
+            self.unsure = True
+            return []
+        self.last_error = (DISTRUST + what)[:TEXT_MAX]
+        return [do.Noted(Cue.DISORDER, self.last_error), *self._suspect(Cue.DISORDER, self.last_error)]
 
     def _round_done(self, now: float) -> list[Effect]:
         done, self.round = self.round, None
@@ -514,14 +526,14 @@ class Link(Standing):
         """The answer to `Apply`: the page is on disk, and the checkpoint with it."""
         if not self._intake.answered(result.number):  # of a connection that is gone
             self._catch_up_with_ledger(result.checkpoint)
-            return []
+            return self._accuse_late(_forgery(result)) if result.forged else []
         if result.checkpoint is not None:
             self.pull = result.checkpoint
         refused, later = set(result.refused), dict(result.later)
         for id in result.declined:
             self._settled.decline(id, id in refused, later.get(id))
         if result.forged:
-            return self._accuse(f"sent the event {result.forged[0]}, whose signature does not hold", now)
+            return self._accuse(_forgery(result), now)
         if self.pull.overflows:
             return self._doubt(Cue.OVERFLOW, f"{len(self.pull.pending)} operations wait for others", now)
         if result.blocked and self.phase is Phase.RECONCILING:
@@ -619,7 +631,8 @@ class Link(Standing):
         """Forget the checkpoints, and begin as if the link were new."""
         self._hang_up()
         self.pull = self.push = Checkpoint()
-        self.unsure, self.crowded, self._pushed = False, (), None
+        self.unsure, self.crowded, self._pushed, self._seen = False, (), None, None
+        self._manner.forget()
         return [do.HangUp(), do.Forget(), *self._turn(Cue.RESET, ""), *self._at_once(now)]
 
     def release(self) -> None:
@@ -631,3 +644,7 @@ class Link(Standing):
         if self.phase is Phase.OFFLINE and self.state is not LinkState.PAUSED:
             self.retry_at = now
         return []
+
+
+def _forgery(result: Applied) -> str:
+    return f"sent the event {result.forged[0]}, whose signature does not hold"

@@ -129,17 +129,20 @@ class Links:
         self._feeding: dict[str, tuple[str, ...]] = {}
         self._stirring = False
         self._changing = asyncio.Lock()  # which links there are
+        self._stopped = False
         if measures is not None:
             measures.watch(self)
 
     async def start(self, configured: Iterable[LinkSpec] = ()) -> None:
         """Every link of the ledger and of the settings, as it stood when the node last ran."""
         for number, record in enumerate(await self.host.read(lambda reader: reader.links())):
-            self._begin(_remembered(record), record)
+            self.links[record.name] = self._follow(self, _remembered(record), record)
             self.links[record.name].link.retry_at = self.clock() + number * SPREAD_SECONDS
+        self._note_feeding()
         await self.configure(configured)
 
     async def stop(self) -> None:
+        self._stopped = True  # who asks for a link from now on would make it anew, and forget how it stood
         links, self.links = self.links, {}
         await asyncio.gather(*(link.stop() for link in links.values()))
 
@@ -149,6 +152,7 @@ class Links:
         changes: dict[str, list[str]] = {"added": [], "removed": [], "kept": []}
         purposes = {spec.purpose for spec in wanted.values()}
         async with self._changing:
+            self._check_running()
             paused = {name for name, link in self.links.items() if link.link.state is LinkState.PAUSED}
             for name, link in list(self.links.items()):
                 # One that was added by command gives way to one of the file that has its name, or does what it does.
@@ -163,6 +167,10 @@ class Links:
                     await self._add(spec, paused=name in paused)
                     changes["added"].append(name)
         return changes
+
+    def _check_running(self) -> None:
+        if self._stopped:
+            raise LinkError("the node is stopping; start it again first")
 
     def _begin(self, spec: LinkSpec, record: LinkRecord) -> None:
         self.links[spec.name] = self._follow(self, spec, record)
@@ -179,6 +187,7 @@ class Links:
 
     async def add(self, spec: LinkSpec) -> Following:
         async with self._changing:
+            self._check_running()
             return await self._add(spec)
 
     async def _add(self, spec: LinkSpec, paused: bool = False) -> Following:
@@ -237,9 +246,6 @@ class Links:
             "reset": Link.reset,
         }
         await link.command(steps[verb])
-
-    async def repair(self, name: str) -> None:
-        await self.command(name, "repair")
 
     def find(self, name: str) -> Following:
         if name not in self.links:

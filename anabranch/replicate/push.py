@@ -46,7 +46,6 @@ class Pusher:
         self.at = start
         """How far all is answered for, from the start on."""
         self.gap: Gap | None = None
-        self.given = 0
         self.held = False
         """Nothing more is read of our log for a moment: a comparison is overdue."""
         self._settled = settled
@@ -140,7 +139,6 @@ class Pusher:
     def _answered(self, answers: Publication, now: float) -> list[Effect]:
         buried: list[Effect] = []
         refused = False
-        self.given += len(answers.accepted)
         for id in answers.accepted:
             self._settled.push(id)
             del self._page[id]

@@ -13,6 +13,7 @@ import base64
 import os
 import ssl
 from collections.abc import Sequence
+from functools import cache
 from typing import NamedTuple, cast
 from urllib.parse import urlsplit
 
@@ -37,6 +38,12 @@ class NotUpgraded(Exception):
     """What answers at the address does not speak websocket there; the text says what it did."""
 
 
+@cache
+def _tls() -> ssl.SSLContext:
+    """One for all: each would hold the certificates of all authorities, and reading them takes long."""
+    return ssl.create_default_context()
+
+
 class Address(NamedTuple):
     host: str
     port: int
@@ -47,7 +54,7 @@ class Address(NamedTuple):
     @classmethod
     def of(cls, url: str) -> Address:
         parts = urlsplit(url)
-        tls = ssl.create_default_context() if parts.scheme == "wss" else None
+        tls = _tls() if parts.scheme == "wss" else None
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         return cls(parts.hostname or "", parts.port or (443 if tls else 80), tls, parts.netloc, target)
 

@@ -14,6 +14,8 @@ from anabranch.core.nostr import Event, Keys
 from anabranch.wire import dialogue
 from anabranch.wire.dialogue import Send
 
+ANSWERS_MAX = 10  # on one connection: a relay may not have us sign without an end
+
 
 class NotLetIn(Exception):
     """The relay does not take our access key or our answer; the text has its reason."""
@@ -39,6 +41,7 @@ class Authentication:
         self._access_key = access_key
         self._challenge: str | None = None
         self._event: str | None = None
+        self._answers = 0
 
     @property
     def possible(self) -> bool:
@@ -51,7 +54,10 @@ class Authentication:
         return self._answer()
 
     def challenged(self, challenge: str) -> list[Step]:
+        """A relay may give a new one with every refusal, and take an answer to the last one alone."""
         first, self._challenge = self._challenge is None, challenge
+        if self._event is not None and self._answers < ANSWERS_MAX:
+            return [Sign(challenge)]
         return self._answer() if self.needed and first else []
 
     def _answer(self) -> list[Step]:
@@ -73,6 +79,7 @@ class Authentication:
     def answering(self, event: str) -> None:
         """The answer has been signed, and is this event."""
         self._event = event
+        self._answers += 1
 
     def proven_by(self, id: str, accepted: bool, reason: str) -> bool:
         """Whether an OK is the relay's yes to our answer; its no is `NotLetIn`."""

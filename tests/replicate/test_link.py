@@ -548,7 +548,11 @@ def test_a_paused_link_does_nothing_until_it_is_resumed():
 
 
 def test_a_reset_link_begins_as_if_it_were_new():
-    drive = Drive(LogPeer(notes(2))).run(1).tell("reset")
+    drive = Drive(LogPeer(notes(2))).run(1)
+    manner = drive.link._manner
+    manner._pages, manner._hang_ups = True, 2  # as after a peer that would not reconcile
+    drive.tell("reset")
+    assert not manner.refuses(drive.link.peer)
     assert drive.states[-2:] == [("reset", "initial"), ("caught_up", "live")]
 
 

@@ -62,6 +62,18 @@ async def test_of_many_that_are_added_at_once_under_one_name_there_is_one(links,
     assert links.links == {}
 
 
+async def test_a_node_that_stops_takes_no_link_up_again(links):
+    await links.configure([spec("up", origin="config")])
+    links.links["up"].call(lambda link, now: link.pause(now))
+    written = []
+    await links.stop()
+    links.host.write = lambda job: written.append(job)
+    for asked in (links.configure([spec("up", origin="config")]), links.add(spec("other"))):
+        with pytest.raises(LinkError, match="the node is stopping"):
+            await asked
+    assert (links.links, written) == ({}, [])
+
+
 async def test_a_query_in_an_address_is_shown_to_nobody_and_two_of_them_are_told_apart(links, caplog):
     caplog.set_level("INFO", "anabranch.replicate")
     for name, password in (("a", "hunter2"), ("b", "hunter3")):

@@ -14,6 +14,7 @@ from anabranch.core.nip19 import encode
 from anabranch.core.nostr import Keys
 from anabranch.core.scope import Scope
 from anabranch.replicate.identity import Identity, KeyFiles, NoIdentity
+from anabranch.wire.authentication import ANSWERS_MAX
 
 
 @pytest.fixture
@@ -206,3 +207,36 @@ def test_a_relay_that_asks_only_when_it_refuses_is_told_then(greets, direction):
     ).run(120)
     assert drive.link.caught_up, drive.link.last_error
     assert drive.store.keys() == relay.events.keys() == {event.id for event in events}
+
+
+class Restless(Private):
+    """Gives a new challenge with every refusal, and takes an answer to the last one alone."""
+
+    def _challenged(self, refusal):
+        self.challenge = f"challenge {len(self.heard)}"
+        return [refusal, ["AUTH", self.challenge]]
+
+
+class NeverPleased(Restless):
+    def on_auth(self, *_):
+        return [["AUTH", f"challenge {len(self.heard)}"]]
+
+
+@pytest.mark.parametrize("greets", [True, False])
+def test_a_relay_that_gives_a_new_challenge_with_every_refusal_lets_us_in(greets):
+    keys = Keys(bytes([3]) * 32)
+    events = [keys.sign(1, [], str(number), 1_700_000_000 + number) for number in range(20)]
+    relay = Restless([], members=[keys.pubkey], greets=greets)
+    scope = Scope(authors=frozenset({keys.pubkey}))
+    drive = Drive(relay, events, "push", scope, identity=Identity(keys)).run(600)
+    assert drive.link.caught_up
+    assert len(relay.events) == 20
+
+
+def test_a_relay_that_has_us_answer_challenges_without_an_end_is_given_up():
+    keys = Keys(bytes([3]) * 32)
+    relay = NeverPleased([], members=[keys.pubkey], greets=True)
+    drive = Drive(relay, [keys.sign(1, [], "note", 1_700_000_000)], "push", identity=Identity(keys)).run(200)
+    answers = [message for message in relay.heard if message[0] == "AUTH"]
+    assert drive.link.failures
+    assert len(answers) <= ANSWERS_MAX * (drive.link.failures + 1)

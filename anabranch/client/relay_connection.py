@@ -9,6 +9,7 @@ whom.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import AsyncIterator
 from types import TracebackType
@@ -33,6 +34,7 @@ from anabranch.wire.dialogue import (
     Hurry,
     Machine,
     Notice,
+    Odd,
     Ok,
     Overflow,
     Reconnect,
@@ -46,6 +48,8 @@ HURRY = 1.0
 CLOSE_SECONDS = 1.0
 MESSAGES_AHEAD = 16  # read from the socket before they are asked for: memory is at most this many messages
 BATCH = 256  # events whose signatures are checked at once
+log = logging.getLogger(__name__)
+
 RENEW_AFTER = 5_000
 """Messages sent on one connection, after which a task begins on a new one: some relays answer only so many."""
 MESSAGE_TOO_BIG = 1009
@@ -203,6 +207,9 @@ class RelayConnection:
     async def _perform(self, effect: Effect, machine: Machine) -> list[Effect]:
         if isinstance(effect, Send):
             await self._send(effect.message)
+            return []
+        if isinstance(effect, Odd):
+            log.warning("a relay has an event that cannot be taken", extra={"id": effect.id, "reason": effect.reason})
             return []
         if isinstance(effect, Authenticate):
             await self._authenticate(effect.reason)

@@ -27,6 +27,10 @@ class Invalid(ValueError):
     """What was sent is not well-formed; the text may be shown to whoever sent it."""
 
 
+class Strange(Invalid):
+    """No event that we could ever take. Others are less strict: who has it need not be lying."""
+
+
 class TooEarly(Invalid):
     """It may be taken later, from a moment on."""
 
@@ -107,16 +111,16 @@ def parse(raw: bytes | memoryview | msgspec.Raw, limits: Limits) -> tuple[Event,
     try:
         event = _decode(kept)
     except msgspec.ValidationError as error:
-        raise Invalid(f"malformed event: {error}") from None
+        raise Strange(f"malformed event: {error}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise Invalid("malformed event: not valid JSON in UTF-8") from None
+        raise Strange("malformed event: not valid JSON in UTF-8") from None
     if not 0 <= event.kind <= KIND_MAX:
-        raise Invalid(f"kind must be between 0 and {KIND_MAX}")
+        raise Strange(f"kind must be between 0 and {KIND_MAX}")
     if not 0 <= event.created_at <= TIMESTAMP_MAX:
-        raise Invalid("created_at must be a unix timestamp in seconds")
+        raise Strange("created_at must be a unix timestamp in seconds")
     within(event, limits)
     if [] in event.tags:
-        raise Invalid("a tag must have a name")
+        raise Strange("a tag must have a name")
     if len(event.pubkey) != 64 or not is_hex(event.pubkey + event.sig, 64 + 128):
         raise Invalid("pubkey and sig must be lower-case hex of 64 and 128 characters")
     signed = preimage(event.pubkey, event.created_at, event.kind, event.tags, event.content)
@@ -125,6 +129,25 @@ def parse(raw: bytes | memoryview | msgspec.Raw, limits: Limits) -> tuple[Event,
     if len(kept) != len(signed) + _COMPACT_EXTRA:
         kept = _without_strangers(kept, event)
     return event, kept
+
+
+def claims(raw: bytes) -> tuple[str, int] | None:
+    """The id and the time of what has all that an event has, whether or not we would take it; unproven."""
+    try:
+        match json.loads(raw):
+            case {
+                "id": str(id),
+                "pubkey": str(pubkey),
+                "created_at": int() | float() as created_at,
+                "kind": int() | float(),
+                "tags": list(),
+                "content": str(),
+                "sig": str(sig),
+            } if len(id) == len(pubkey) == 64 and is_hex(id + pubkey + sig, 64 + 64 + 128):
+                return id, int(created_at)
+    except (ValueError, OverflowError, RecursionError):
+        pass
+    return None
 
 
 def within(event: Event, limits: Limits) -> None:

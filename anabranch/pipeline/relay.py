@@ -7,6 +7,7 @@ relay does, waiting ends, and what it refuses is a `FeedError` in its own words.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -23,8 +24,11 @@ from anabranch.core import nostr
 from anabranch.core.nostr import Keys
 from anabranch.pipeline.feed import FeedError
 from anabranch.wire import authentication, dialogue
-from anabranch.wire.dialogue import AUTH_REQUIRED, BOUNDS, Authenticate, Effect, Finish, Found, Reconnect, Send
+from anabranch.wire.address import discreet
+from anabranch.wire.dialogue import AUTH_REQUIRED, BOUNDS, Authenticate, Effect, Finish, Found, Odd, Reconnect, Send
 from anabranch.wire.paging import Pages
+
+log = logging.getLogger(__name__)
 
 TIMEOUT = 30.0
 _SUBSCRIPTION = "pipeline"
@@ -113,6 +117,9 @@ class Relay:
     def _perform(self, effect: Effect, machine: Pages) -> list[Effect]:
         if isinstance(effect, Send):
             self._send(effect.message)
+            return []
+        if isinstance(effect, Odd):
+            log.warning("%s has the event %s, which cannot be taken: %s", discreet(self._url), effect.id, effect.reason)
             return []
         if isinstance(effect, Authenticate):
             self._authenticate(effect.reason)

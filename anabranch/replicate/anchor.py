@@ -55,7 +55,7 @@ class Anchor:
         match answer:
             case Changed(_, position, raw) if position == self._known.position and not self._found:
                 found = checked(raw, self._wanted)
-                self._found = "something else" if isinstance(found, str) else found[0].id
+                self._found = found[0].id if isinstance(found, tuple) else "something else"
                 return []
             case Replayed() | FeedError() | Closed() if self._found:
                 self.held = self._found == self._known.message

@@ -127,10 +127,11 @@ class Owed(msgspec.Struct, frozen=True):
 
 
 class Bury(msgspec.Struct, frozen=True):
-    """The peer refuses an operation for good: a dead letter."""
+    """The peer refuses an operation for good, or has one that nobody here can ever take: a dead letter."""
 
     id: str
     reason: str
+    direction: str = "push"
 
 
 class Forget(msgspec.Struct, frozen=True):

@@ -390,8 +390,8 @@ class Following:
                 self._moved = True
             case do.Tell(ancestors):
                 await self._write(lambda w: w.tell(ancestors))
-            case do.Bury(id, reason):
-                letter = DeadLetter("push", id, reason, wall)
+            case do.Bury(id, reason, direction):
+                letter = DeadLetter(direction, id, reason, wall)
                 await self._write(lambda w: w.note_link(LinkChange(name, dead=(letter,))))
             case do.Forget():
                 await self._write(lambda w: w.forget_link(name))

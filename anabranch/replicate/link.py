@@ -500,10 +500,12 @@ class Link(Standing):
             return self._refused(str(ended), now)
         if got_on and self.phase is Phase.TAILING:
             self._await(now)
+        odd, stream.odd = stream.odd, []
+        buried = [effect for one in odd for effect in self._settled.bury(one)]
         if stream.replayed and self.phase is Phase.TAILING:
-            return [*self._intake.of_stream(), *self._follow(now)]
+            return [*buried, *self._intake.of_stream(), *self._follow(now)]
         full = stream.count >= self._timing.page_count or stream.bytes >= self._timing.page_bytes
-        return self._intake.of_stream() if full else []
+        return [*buried, *self._intake.of_stream()] if full else buried
 
     def _refused(self, reason: str, now: float) -> list[Effect]:
         before = self._intake.of_stream()  # what came before it was in order

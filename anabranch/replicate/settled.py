@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from anabranch.replicate.effects import Bury, Effect
 from anabranch.replicate.refusals import is_passing, may_be_for_good
 from anabranch.replicate.room import Room, Share
+from anabranch.wire.dialogue import Odd
 
 PUSHED_MAX = 1_000  # of what goes out as it comes in; a thousand links must have room
 DEFERRED_MAX = 1_000
@@ -120,6 +122,13 @@ class Settled:
     def unkept(self) -> int:
         """How many the peer has refused, or taken and does not keep."""
         return len(self._vain)
+
+    def bury(self, odd: Odd) -> list[Effect]:
+        """The peer has something that can never be taken; told once."""
+        if odd.id in self.declined:
+            return []
+        self.decline(odd.id, refused=True)
+        return [Bury(odd.id, f"our rules: {odd.reason}", "pull")]
 
     def decline(self, id: str, refused: bool = False, until: int | None = None) -> None:
         """We do not take it: `refused` by our own rules, or because it is known or superseded; or only not `until` a

@@ -14,7 +14,18 @@ from anabranch.core.filter import Filter
 from anabranch.core.token import Position, ProgressToken
 from anabranch.replicate.effects import Arrival
 from anabranch.replicate.peers import Peer, PeerKind
-from anabranch.wire.dialogue import Answer, Changed, Closed, EndOfStored, FeedError, Passed, Removed, Replayed, Stored
+from anabranch.wire.dialogue import (
+    Answer,
+    Changed,
+    Closed,
+    EndOfStored,
+    FeedError,
+    Odd,
+    Passed,
+    Removed,
+    Replayed,
+    Stored,
+)
 from anabranch.wire.paging import checked
 
 REPEATS_MAX = 100  # something may be removed and come again
@@ -73,6 +84,8 @@ class Stream:
         """What is stored has been sent: from here on it is live."""
         self.count = self.bytes = 0
         """Of the page."""
+        self.odd: list[Odd] = []
+        """What came and can never be taken; whoever takes it away empties it."""
         self._peer = peer
         self._epoch = epoch
         self._wanted = wanted
@@ -153,6 +166,12 @@ class Stream:
 
     def _arrive(self, raw: bytes) -> str:
         found = checked(raw, self._wanted)
+        if isinstance(found, Odd):
+            if self._peer.kind is PeerKind.LOG:  # it takes what we take
+                raise Broken(f"sent no valid event: {found.reason}")
+            self.odd.append(found)
+            self._through = True
+            return found.id
         if isinstance(found, str):
             raise Broken(found)
         event, kept = found

@@ -347,6 +347,14 @@ class Found(msgspec.Struct, frozen=True, gc=False):
     raw: bytes
 
 
+class Odd(msgspec.Struct, frozen=True, gc=False):
+    """An event that the relay has and nobody here can ever take: others are less strict. Nothing proves it."""
+
+    id: str
+    reason: str
+    created_at: int
+
+
 class Authenticate(msgspec.Struct, frozen=True):
     """Prove to the relay who asks (NIP-42), then call `again`."""
 
@@ -383,7 +391,7 @@ class Finish(msgspec.Struct, frozen=True):
     """There is nothing more to do; the result is the machine's own."""
 
 
-Effect = Send | Found | Authenticate | Reconnect | Hurry | Refuse | Accuse | Overflow | Finish
+Effect = Send | Found | Odd | Authenticate | Reconnect | Hurry | Refuse | Accuse | Overflow | Finish
 
 
 class Machine(Protocol):

@@ -25,7 +25,7 @@ import msgspec
 from anabranch.core import filter as filters
 from anabranch.core import nostr
 from anabranch.core.filter import Filter
-from anabranch.core.nostr import TIMESTAMP_MAX, Event, Invalid
+from anabranch.core.nostr import TIMESTAMP_MAX, Event, Invalid, Strange
 from anabranch.wire import dialogue
 from anabranch.wire.dialogue import (
     AUTH_REQUIRED,
@@ -40,6 +40,7 @@ from anabranch.wire.dialogue import (
     EndOfStored,
     Finish,
     Found,
+    Odd,
     Reconnect,
     Refuse,
     Send,
@@ -59,10 +60,13 @@ class Settled(msgspec.Struct, frozen=True):
     ids: frozenset[str]
 
 
-def checked(raw: bytes, wanted: Filter) -> tuple[Event, bytes] | str:
+def checked(raw: bytes, wanted: Filter) -> tuple[Event, bytes] | Odd | str:
     """The event that the relay sent and the bytes to keep, or what is wrong with it."""
     try:
         event, kept = nostr.parse(raw, PARSING)
+    except Strange as error:
+        claimed = nostr.claims(raw)
+        return f"sent no valid event: {error}" if claimed is None else Odd(claimed[0], str(error), claimed[1])
     except Invalid as error:
         return f"sent no valid event: {error}"
     if not filters.matches(wanted, event):
@@ -118,6 +122,7 @@ class Pages(_Task):
         self._cut_off: int | None = None  # the size of the smallest page that is known to have left something out
         self._crowded: int | None = None  # the second that the page before lay in altogether
         self._probed: frozenset[str] | None = None  # the last page, while the relay is asked whether it gives more
+        self._bounded = False  # the relay was told where time ends
         self._reach = 0  # 1 for a relay that leaves the second `until` itself out
         self._unsettled: dict[str, int] = {}  # what was found at or below `until`, and when each was made
         self._settled: list[Settled] = []
@@ -141,9 +146,9 @@ class Pages(_Task):
     def _ask(self, filter: Mapping[str, Any], wanted: Filter, limit: int) -> list[Effect]:
         self._subscription = self._name("page-")
         self._here: dict[str, int] = {}  # all of this page, and of it what had not been found before
-        self._new = 0
+        self._new = self._beyond = 0  # `_beyond` are those that were made when there is no time any more
         last = min(self._until + self._reach, TIMESTAMP_MAX)
-        until = {"until": last} if last < TIMESTAMP_MAX else {}
+        until = {"until": last} if last < TIMESTAMP_MAX or self._bounded else {}
         self._window = msgspec.structs.replace(wanted, until=last)
         return [Send(dialogue.req(self._subscription, {**filter, **until, "limit": limit}))]
 
@@ -160,17 +165,27 @@ class Pages(_Task):
         found = checked(raw, self._window)
         if isinstance(found, str):
             return [Accuse(found)]
+        if isinstance(found, Odd):
+            if found.created_at > TIMESTAMP_MAX and not self._bounded:
+                self._beyond += 1
+                return []
+            if not self._since <= found.created_at <= (self._window.until or 0):
+                return [Accuse(f"sent the event {found.id}, which was not made when it was asked for")]
+            return self._note(found.id, found.created_at, found)
         event, kept = found
-        if event.id in self._here:
+        return self._note(event.id, event.created_at, Found(event, kept))
+
+    def _note(self, id: str, created_at: int, news: Found | Odd) -> list[Effect] | None:
+        if id in self._here:
             return None  # said twice: no progress
         if len(self._here) >= self._bounds.page_most:
             return [Accuse(f"gives more than {self._bounds.page_most} events at once, where fewer were asked for")]
-        self._here[event.id] = event.created_at
-        if event.id in self._unsettled or self._probed is not None:
+        self._here[id] = created_at
+        if id in self._unsettled or self._probed is not None:
             return []
         self._new += 1
-        self._unsettled[event.id] = event.created_at
-        return [Found(event, kept)]
+        self._unsettled[id] = created_at
+        return [news]
 
     def _end(self) -> list[Effect]:
         """A page is complete: what it settles, and what to ask next."""
@@ -183,10 +198,13 @@ class Pages(_Task):
         if not self._reach and self._leaves_out_the_last_second():
             self._reach = 1
             return self._next()
+        if self._beyond and not self._here:  # all of a page, and perhaps more: there are others behind them
+            self._bounded = True
+            return self._next()
         if not self._here:
             self._settle(self._since)
             return self._finish()
-        self._last, self._crowded = len(self._here), None
+        self._last, self._crowded = len(self._here) + self._beyond, None
         self._most, self._page = max(self._most, self._last), frozenset(self._here)
         lowest = min(self._here.values())
         if lowest < self._until:
@@ -288,11 +306,12 @@ class ByIds(_Task):
             found = checked(answer.raw, self._wanted)
             if isinstance(found, str):
                 return [Accuse(found)]
-            event, kept = found
-            if event.id in outstanding:
-                outstanding.discard(event.id)
-                return [Found(event, kept)]
-            return None if event.id in asked else [Accuse(f"sent the event {event.id}, which it was not asked for")]
+            news: Found | Odd = found if isinstance(found, Odd) else Found(*found)
+            id = news.id if isinstance(news, Odd) else news.event.id
+            if id in outstanding:
+                outstanding.discard(id)
+                return [news]
+            return None if id in asked else [Accuse(f"sent the event {id}, which it was not asked for")]
         del self._open[answer.subscription]
         left = [id for id in asked if id in outstanding]
         if left and len(left) < len(asked):

@@ -57,6 +57,20 @@ async def test_ours_follows_and_feeds_the_relay_of_nostr_sdk(start_node: Callabl
         await follow_and_feed(start_node(), url, author)
 
 
+async def test_what_the_relay_of_nostr_sdk_takes_and_ours_cannot_holds_up_nothing(
+    start_node: Callable[..., Node], author: Author
+):
+    node = start_node()
+    async with running_relay() as url, RelayClient.open(url) as there:
+        await there.store(author.event(content="before all time ends", created_at=2**60))
+        await there.store(*(plain := [author.event(content=f"note {number}") for number in range(20)]))
+        await wait(lambda: link(node, url, scope={"authors": [author.pubkey]}))
+        await wait(caught_up, node)
+        await there.store(author.event(content="once more", created_at=2**60 + 1), late := author.event(content="late"))
+        await until(lambda: ids(node) == {event["id"] for event in (*plain, late)}, node)
+        assert (await wait(caught_up, node))["dead_letter_count"] == 2
+
+
 async def test_what_is_fed_to_the_relay_of_nostr_sdk_across_a_cut_arrives_once(
     start_node: Callable[..., Node], author: Author
 ):

@@ -19,7 +19,7 @@ from anabranch.core.token import Log
 from anabranch.node import now
 from anabranch.replicate.links import LinkError, spec_of
 from anabranch.replicate.spec import LinkSpec
-from anabranch.store.contract import Advance, Offer, Outcome, Reader, StoreError, Writer
+from anabranch.store.contract import Advance, Offer, Outcome, Reader, StoreError, TooMany, Writer
 
 if TYPE_CHECKING:
     from anabranch.node.main import Node
@@ -86,8 +86,14 @@ class NodeHost:
 
     async def items(self, filter: Filter) -> tuple[Items, Log]:
         """What we have of a filter, and our log as it was before that was read."""
-        log = self._node.log
-        return await self._node.reconciliation.sets.of(self, filter), log
+        log, items_max = self._node.log, self._node.settings.limits.link_items
+        try:
+            return await self._node.reconciliation.sets.of(self, filter, items_max), log
+        except TooMany:
+            raise StoreError(
+                f"more than {items_max} operations are in scope: raise limits.link_items, "
+                "or have several links with narrower scopes"
+            ) from None
 
     async def prove(self, proofs: bytes) -> bytes | None:
         return await self._node.prover.check(proofs)

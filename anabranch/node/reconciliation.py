@@ -80,26 +80,27 @@ class Sets:
     def bytes(self) -> int:
         return _bytes(kept.items for kept in self._kept.values() if kept.items is not None)
 
-    async def of(self, peer: Peer, filter: Filter) -> Items:
-        """The set of a filter as it is published now."""
+    async def of(self, peer: Peer, filter: Filter, items_max: int | None = None) -> Items:
+        """The set of a filter as it is published now. `TooMany` where it has more items than a session may compare, or
+        than `items_max`."""
+        items_max = self._items_max if items_max is None else items_max
         if filter.limit is not None:  # the newest few: another set at every moment
-            return await peer.read(lambda reader: self._read(reader, filter))
+            return await peer.read(lambda reader: _read(reader, filter, items_max))
         kept = self._kept.setdefault(filter, _Kept())
         self._kept.move_to_end(filter)
         try:
             async with kept.lock:
                 if kept.items is None:
                     kept.changes = {}  # what changes from here on is noted, whether it will be read or not
-                    kept.items = await peer.read(lambda reader: self._read(reader, filter))
+                    kept.items = await peer.read(lambda reader: _read(reader, filter, items_max))
                 if kept.changes:
                     await self._bring_up_to_date(kept, kept.items)
                 items = kept.items = await self._without_expired(peer, kept.items)
         finally:
-            useless = kept.items is None or len(kept.items) > self._items_max
-            if useless and not kept.lock.locked() and self._kept.get(filter) is kept:
+            if kept.items is None and not kept.lock.locked() and self._kept.get(filter) is kept:
                 del self._kept[filter]
-        if len(items) > self._items_max:
-            raise TooMany(f"more than {self._items_max} items")
+        if len(items) > items_max:
+            raise TooMany(f"more than {items_max} items")
         self._make_room(filter)
         return items
 
@@ -121,9 +122,6 @@ class Sets:
         except BaseException:  # the session was cut off: what was noted is still to be done
             kept.changes = noted | kept.changes
             raise
-
-    def _read(self, reader: Reader, filter: Filter) -> Items:
-        return _build(reader.items(filter, self._items_max, now.seconds()))
 
     def _make_room(self, newest: Filter) -> None:
         while len(self._kept) > KEPT_SETS or (self.bytes > self._bytes_max and len(self._kept) > 1):
@@ -230,6 +228,10 @@ class Reconciliation:
 def _bytes(sets: Iterable[Items]) -> int:
     """What sets take in memory; a part that several share counts once."""
     return sum({part: size for items in sets for part, size in items.parts.items()}.values())
+
+
+def _read(reader: Reader, filter: Filter, items_max: int) -> Items:
+    return _build(reader.items(filter, items_max, now.seconds()))
 
 
 def _build(rows: ItemRows) -> Items:

@@ -2,7 +2,7 @@
 
 import json
 
-from nodes import caught_up, ids, link, shown, until
+from nodes import caught_up, explained, ids, link, shown, until
 
 
 async def publish(connect, node, events):
@@ -34,6 +34,23 @@ async def test_a_link_both_ways_makes_two_nodes_equal_and_sends_no_echo(start_no
     again = await publish(connect, one, [author.event(content="last")])
     until(lambda: ids(other) == here | there | more | again, "what went later")
     caught_up(one)
+
+
+async def test_a_node_with_more_than_a_session_may_compare_has_links_all_the_same(start_node, connect, author):
+    few = "[limits]\nreconcile_items = 20\n"
+    one, other = start_node(config=few), start_node(config=few)
+    here = await publish(connect, one, [author.event(content=f"one {number}") for number in range(60)])
+    there = await publish(connect, other, [author.event(content=f"other {number}") for number in range(60)])
+    link(one, other.url, direction="both")
+    caught_up(one)
+    assert ids(one) == ids(other) == here | there
+
+
+async def test_what_a_scope_may_hold_is_bounded_and_the_link_says_so(start_node, connect, author):
+    one, other = start_node(config="[limits]\nlink_items = 20\n"), start_node()
+    await publish(connect, one, [author.event(content=f"one {number}") for number in range(21)])
+    link(one, other.url, direction="both")
+    until(lambda: "raise limits.link_items" in explained(one), lambda: explained(one))
 
 
 async def test_a_deletion_travels_and_what_only_the_peer_removed_stays_here(start_node, connect, author):

@@ -14,7 +14,7 @@ import msgspec
 from anabranch.replicate.socket import Address, NotUpgraded, Socket
 
 CONNECT_SECONDS = 15.0
-INFORMATION_BYTES_MAX = 1 << 20
+INFORMATION_BYTES_MAX = 256 << 10  # as they come: a document in tiny pieces is much to read
 _object = msgspec.json.Decoder(dict[str, Any]).decode
 
 
@@ -63,13 +63,13 @@ async def _answer(http: h11.Connection, reader: asyncio.StreamReader) -> dict[st
         if event is h11.NEED_DATA:
             data = await reader.read(65_536)
             heard += len(data)
+            if heard > INFORMATION_BYTES_MAX:
+                return {}
             http.receive_data(data)
         elif isinstance(event, h11.Response) and event.status_code != 200:
             return {}
         elif isinstance(event, h11.Data):
             body += event.data
-            if len(body) > INFORMATION_BYTES_MAX:
-                return {}
     try:
         return _object(bytes(body))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

@@ -115,6 +115,7 @@ class Following:
         self._dialling: asyncio.Task[None] | None = None
         self._inbox: deque[bytes | Exception | _Dialled] = deque()
         self._to_hear_first: int | None = None  # messages that had come when a deadline passed
+        self._took = 0  # messages, the last time
         self._held = 0  # bytes in the inbox and in pages that are not on disk yet
         self._room = asyncio.Event()
         self._pages: deque[tuple[asyncio.Task[Applied], int, float]] = deque()
@@ -178,6 +179,10 @@ class Following:
         while self._todo:
             await self._perform(self._todo.popleft())
         busy = self._collect() or self._take_in() or self._flush()
+        if self._took >= TURN_COUNT:
+            await asyncio.sleep(
+                0
+            )  # much that asks for nothing is taken in without ever waiting: others have their turn
         if busy and not self._is_late():
             return
         if self._unwritten and self._write_at <= self._now:
@@ -241,6 +246,7 @@ class Following:
     def _take_in(self) -> bool:
         """Hand what has come to the machine; not while too many pages wait for the disk, or it wants to hold back."""
         inbox, now, taken, size = self._inbox, self._now, 0, 0
+        self._took = 0
         if self.link.holds_back(now):
             return False
         try:
@@ -255,6 +261,7 @@ class Following:
                 else:
                     self._tell(self.link.lost(str(said), now))
         finally:
+            self._took = taken
             self._hold(-size)
             if self._to_hear_first is not None:
                 self._to_hear_first -= taken

@@ -43,6 +43,7 @@ from anabranch.wire.dialogue import Answer
 
 TEXT_MAX = 300
 DISTRUST = "the peer is not to be trusted: it "
+UNASKED_MAX = 100_000  # late answers to what was given up may be many
 RENEW_AFTER = 5_000  # messages to a plain relay on one connection
 
 
@@ -434,6 +435,9 @@ class Link(Standing):
         if isinstance(answer, dialogue.Notice):
             self.last_notice = answer.text
         effects = self._hear(answer, now)
+        self._unasked = self._unasked + 1 if effects is None else 0
+        if self._unasked > UNASKED_MAX:
+            return self.lost(f"it said {UNASKED_MAX} things in a row that nobody had asked for", now)
         if effects is None:
             return []
         if more and not effects and not self._fetched_a_page:

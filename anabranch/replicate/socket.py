@@ -257,7 +257,7 @@ def _wrong(answer: h11.InformationalResponse | h11.Response, key: str) -> str:
     """What is wrong with an answer to our wish for a websocket, in words; empty: nothing."""
     headers = dict(answer.headers)
     if 300 <= answer.status_code < 400 and b"location" in headers:
-        return f"the peer says that it is at {discreet(headers[b'location'].decode('latin-1'))[:200]} now"
+        return f"the peer says that it is at {printable(discreet(headers[b'location'].decode('latin-1'))[:200])} now"
     if answer.status_code != 101:
         return f"the peer answers HTTP {answer.status_code} where a websocket was asked for"
     agreed = headers.get(b"upgrade", b"").lower() == b"websocket" and b"sec-websocket-extensions" not in headers

@@ -86,7 +86,7 @@ class Standing:
         self.round: Round | None = None
         self._introduction = Introduction(None, self.spec.peer, self._wall)
         self._anchor: Anchor | None = None
-        self._sent = 0
+        self._sent = self._unasked = 0
         self._epoch = ""
         self._target: ProgressToken | None = None
         self._own: ProgressToken | None = None  # where our log stood when our set was read

@@ -9,6 +9,7 @@ that no chatter keeps a call alive.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -42,6 +43,9 @@ class Bounds(msgspec.Struct, frozen=True):
 
 BOUNDS = Bounds()
 
+LONG = 131_072
+"""Characters of a message that may be of any kind, and bytes of nested values: to take them apart takes long."""
+_LONG = re.compile(r'\s*\[\s*"(EVENT|CHANGES|NEG-MSG)"')
 REASON_MAX = 300  # characters of a text that are kept
 
 # --- what is heard -----------------------------------------------------------------------------------------------
@@ -180,12 +184,21 @@ def read(message: str | bytes) -> Answer:
     if isinstance(message, bytes) and (usual := _usual(message)) is not None:
         return usual
     try:
-        parts = _array(message)
-        verb, *values = (_any(part) for part in parts[: _readable(parts)])
+        parts = _array(message) if len(message) <= LONG or _long(message) else []
+        readable = parts[: _readable(parts)]
+        if sum(len(bytes(part)) for part in readable if bytes(part)[:1] != b'"') > LONG:
+            raise ValueError("nested beyond all need")
+        verb, *values = map(_any, readable)
         return _answer(verb, values, parts)
     except (msgspec.MsgspecError, UnicodeError, RecursionError, ValueError, TypeError, LookupError):
         shown = message if isinstance(message, str) else message.decode("utf-8", "replace")
         return Unknown(printable(shown[:100]))
+
+
+def _long(message: str | bytes) -> bool:
+    """Whether a message that is long may be: what carries an event, or negentropy."""
+    head = message[:20] if isinstance(message, str) else message[:20].decode("latin-1")
+    return _LONG.match(head) is not None
 
 
 def _usual(message: bytes) -> Answer | None:

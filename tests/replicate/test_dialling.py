@@ -9,6 +9,8 @@ from anabranch.replicate.dialling import Unreachable, _information
 from anabranch.replicate.socket import Address
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n"
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+LONG = b'{"name":"' + b"x" * 50_000 + b'"}'
 
 
 @asynccontextmanager
@@ -31,7 +33,9 @@ async def saying(answer: bytes):
         (HEAD % 5 + b"hello", {}),
         (b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n", {}),
         (b"", {}),
-        (b"no http at all\r\n\r\n", {}),
+        (HEAD % len(LONG) + LONG, {"name": "x" * 50_000}),
+        (CHUNKED + b"".join(b"1\r\n%c\r\n" % one for one in LONG) + b"0\r\n\r\n", {}),  # it is much to read
+        (b"HTTP/1.1 100 Continue\r\n\r\n" * 20_000 + HEAD % 12 + b'{"name":"x"}', {}),
     ],
 )
 async def test_a_whole_answer_is_read_and_one_without_a_document_says_nothing(answer, said):

@@ -452,6 +452,17 @@ def test_a_page_that_reaches_the_disk_after_its_connection_is_gone_counts_unless
     assert drive.link.pull.contiguous is None
 
 
+def test_a_peer_that_says_what_nobody_asked_for_without_an_end_is_left(monkeypatch):
+    monkeypatch.setattr("anabranch.replicate.link.UNASKED_MAX", 100)
+    drive = Drive(LogPeer(notes(3))).run(1)
+    for _ in range(3):
+        drive.say(*[["EOSE", "never asked for"]] * 60)
+        drive.say(*drive.peer.add(signed(content=f"late {drive.now}", created_at=1_800_000_000)))
+    assert drive.link.failures == 0
+    drive.say(*[["EOSE", "never asked for"]] * 101)
+    assert "nobody had asked for" in drive.link.last_error
+
+
 # --- plain relays ---
 
 

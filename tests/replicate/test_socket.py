@@ -290,6 +290,7 @@ async def test_a_flood_of_empty_messages_is_not_read_on_where_nobody_listens():
         (b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n", "answers HTTP 403 where a websocket"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi", "answers HTTP 200 where a websocket"),
         (b"HTTP/1.1 301 Moved\r\nLocation: wss://b.example/\r\n\r\n", "says that it is at wss://b.example/ now"),
+        (b"HTTP/1.1 301 Moved\r\nLocation: ws://b/\x9b31mRED\r\n\r\n", "says that it is at ws://b/ 31mRED now"),
         (
             b"HTTP/1.1 301 Moved\r\nLocation: wss://b.example/?key=k\r\n\r\n",
             r"is at wss://b.example/\?\([0-9a-f]{8}\) now",

@@ -2,12 +2,13 @@
 
 import json
 
+import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from anabranch.wire import dialogue
-from anabranch.wire.dialogue import REASON_MAX, Changed, Ok, Stored, Unknown
+from anabranch.wire.dialogue import REASON_MAX, Changed, NegMessage, Ok, Stored, Unknown
 
 values = st.one_of(
     st.text(max_size=4), st.integers(-1, 2**54), st.booleans(), st.none(), st.floats(0, 9), st.just({"id": "é"})
@@ -39,3 +40,23 @@ def test_what_there_is_much_of_is_read_at_once():
 @pytest.mark.parametrize("deeper", [b"[", b'{"a":'])
 def test_what_has_no_bottom_is_no_message(begins, deeper):
     assert isinstance(dialogue.read(begins + deeper * 200_000), Unknown)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        b'["NOTICE",[' + b"[]," * 100_000 + b"[]]]",
+        b'["CHANGES","sub","COMPACTED",{"a":[' + b"[]," * 100_000 + b"[]]}]",
+        b'["NOTICE"' + b",0" * 100_000 + b"]",
+        b'["OK","x",true,"",' + b'{"":0},' * 50_000 + b"0]",
+    ],
+)
+def test_what_is_only_long_is_not_taken_apart(message, monkeypatch):
+    taken_apart = []
+    monkeypatch.setattr(dialogue, "_any", lambda part: taken_apart.append(part) or msgspec.json.decode(part))
+    assert isinstance(dialogue.read(message), Unknown)
+    assert sum(len(bytes(part)) for part in taken_apart) < 100
+
+
+def test_a_long_text_is_read_where_negentropy_needs_it():
+    assert dialogue.read(b'[ "NEG-MSG", "n", "' + b"61" * 200_000 + b'"]') == NegMessage("n", "61" * 200_000)

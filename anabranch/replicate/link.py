@@ -39,10 +39,11 @@ from anabranch.replicate.states import TRANSITIONS, Cue, LinkState, Phase
 from anabranch.replicate.stream import Broken, Ended, Stream
 from anabranch.wire import dialogue
 from anabranch.wire.authentication import NotLetIn
-from anabranch.wire.dialogue import Answer
+from anabranch.wire.dialogue import Answer, Removed
 
 TEXT_MAX = 300
 DISTRUST = "the peer is not to be trusted: it "
+BARREN_SECONDS = 600  # of a replay: some ten millions of removals
 UNASKED_MAX = 100_000  # late answers to what was given up may be many
 RENEW_AFTER = 5_000  # messages to a plain relay on one connection
 
@@ -503,6 +504,13 @@ class Link(Standing):
         except Ended as ended:
             return self._refused(str(ended), now)
         if got_on and self.phase is Phase.TAILING:
+            if not isinstance(answer, Removed):
+                self._barren_since = None
+            elif self._barren_since is None:
+                self._barren_since = now
+            elif now - self._barren_since > BARREN_SECONDS:
+                why = f"it sent nothing but removals for {BARREN_SECONDS} s, and came to no end"
+                return [*self._intake.of_stream(), *self.lost(why, now)]
             self._await(now)
         odd, stream.odd = stream.odd, []
         buried = [effect for one in odd for effect in self._settled.bury(one)]

@@ -87,6 +87,7 @@ class Standing:
         self._introduction = Introduction(None, self.spec.peer, self._wall)
         self._anchor: Anchor | None = None
         self._sent = self._unasked = 0
+        self._barren_since: float | None = None  # a replay that brings nothing but removals
         self._epoch = ""
         self._target: ProgressToken | None = None
         self._own: ProgressToken | None = None  # where our log stood when our set was read

@@ -156,3 +156,29 @@ def test_a_relay_that_ignores_limits_is_taken_as_it_is() -> None:
     drive = Drive(Unlimited(events)).run(60)
     assert drive.store.keys() == {event.id for event in events}
     assert not drive.noted
+
+
+class OnlyRemovals(Circle):
+    """Tells of removals for ever."""
+
+    def on_changes(self, name: str, asked: dict[str, Any]) -> list[Any]:
+        self.name, self.at = name, asked["since"] if "since" in asked else int(asked["token"]["position"])
+        return []
+
+    def more(self, event: Event | None = None) -> Any:
+        self.at += 1
+        if event is not None:
+            return self.change(self.name, self.at, event)
+        return ["CHANGES", self.name, "DELETED", self.at, f"{self.at:064x}", "deleted by its author"]
+
+
+@pytest.mark.parametrize("brings_something", [True, False])
+def test_a_replay_of_nothing_but_removals_is_named_and_left_after_a_while(brings_something: bool) -> None:
+    peer = OnlyRemovals([])
+    drive = Drive(peer).run(1)
+    for turn in range(80):
+        brings = brings_something and turn % 20 == 0
+        drive.say(peer.more(signed(content=f"n{turn}") if brings else None)).run(10)
+    named = [noted for noted in drive.noted if "nothing but removals" in noted.why]
+    assert bool(named) is not brings_something
+    assert drive.link.pull.contiguous.position >= 60  # what it told is not asked for again

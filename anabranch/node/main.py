@@ -11,7 +11,7 @@ import os
 import random
 import signal
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,10 +53,18 @@ READER_THREADS = 3
 SWEEP_SECONDS = 2.0
 DRAIN_SECONDS = 10.0
 SOCKETS_TO_REFUSE = 64
+_PORT_IS_NOT_OURS = (errno.EADDRINUSE, errno.EACCES)
+
+
+class CannotStart(Exception):
+    """The system refuses a node what it needs; the text says what and why."""
 
 
 class Node:
-    """A running node. `start` makes it ready, `stop` drains it: what was taken is answered, then all is closed."""
+    """A running node. `start` makes it ready, `stop` drains it: what was taken is answered, then all is closed.
+
+    One that could not start is stopped too.
+    """
 
     def __init__(self, settings: Settings, store: AnyStore) -> None:
         self.settings = settings
@@ -69,7 +77,9 @@ class Node:
         self._background: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
+        """Raises `StoreError` and `CannotStart`."""
         self.loop = asyncio.get_running_loop()
+        self._equip()
         settings, limits = self.settings, self.settings.limits
         self._identity = self.store.writer.log()
         self.hub = Hub(self._identity.tip, limits.send_buffer_bytes)
@@ -80,9 +90,9 @@ class Node:
         self.incoming = Allowance(
             limits.receive_buffer_bytes_total, self._sockets, lambda one: one.unread, Connection.give_up
         )
-        self._equip()
         await self.readers.start()
-        await self.prover.start()
+        with _needed("start a process that checks signatures"):
+            await self.prover.start()
         self.reconciliation = Reconciliation(
             self.metrics,
             limits.reconcile_items,
@@ -145,14 +155,13 @@ class Node:
         self.http = Http(self)
         self.admin = Admin(self)
         self._measure()
-        self._server = await self.loop.create_server(
-            lambda: Connection(self), settings.host, settings.port, backlog=4096, reuse_address=True
-        )
+        self._server = await self._listen()
         self._background = [
             self.loop.create_task(self.retention.keep_running()),
             self.loop.create_task(self._sweep()),
         ]
-        await self.writer.run(lambda _: self.store.announce(self.http_url))
+        with _needed("write the lock file"):
+            await self.writer.run(lambda _: self.store.announce(self.http_url))
         await self.links.start(link_specs(settings))
         self.ready = True
 
@@ -165,6 +174,14 @@ class Node:
         self.follow: Callable[[World, LinkSpec, LinkRecord], Following] = Following
         workers = self.settings.verify_workers
         self.prover = Prover(max(1, min(4, os.cpu_count() or 1) if workers is None else workers))
+
+    async def _listen(self) -> asyncio.Server:
+        host, port = self.settings.host, self.settings.port
+        try:
+            return await self.loop.create_server(lambda: Connection(self), host, port, backlog=4096, reuse_address=True)
+        except OSError as error:
+            other = "port goes with --port" if error.errno in _PORT_IS_NOT_OURS else "address goes with --host"
+            raise CannotStart(f"cannot listen on {host}:{port}: {error.strerror}; another {other}") from error
 
     def _measure(self) -> None:
         gauge = self.metrics.gauge
@@ -215,12 +232,19 @@ class Node:
     async def stop(self) -> None:
         """Take nothing new, answer what was taken, say goodbye, close the store."""
         self.ready = False
+        if self._server is not None:
+            await self._drain(self._server)
+        await self.writer.stop()
+        self.prover.close()
+        self.readers.close()
+        self.store.close()
+
+    async def _drain(self, server: asyncio.Server) -> None:
         for task in self._background:
             task.cancel()
         await self.links.stop()
         await self.retention.stop()
-        if self._server is not None:
-            self._server.close()
+        server.close()
         for connection in self._sockets:
             connection.stop_reading()
         try:
@@ -234,10 +258,6 @@ class Node:
             if not self._sockets:
                 break
             await asyncio.sleep(0.05)
-        await self.writer.stop()
-        self.prover.close()
-        self.readers.close()
-        self.store.close()
 
     # --- connections ---
 
@@ -330,7 +350,7 @@ def serve(
     try:
         store = open_store(Path(settings.data), settings.store, settings.durability)
     except StoreError as error:
-        return _refuse(str(error), 4 if isinstance(error, StoreBusy) else 1, as_json)
+        return _refuse(str(error), _code(error), as_json)
     _raise_file_limit()
     _calm_collector()
     try:
@@ -358,16 +378,13 @@ async def _serve(
     node = Node(settings, store)
     try:
         await node.start()
-    except OSError as error:
-        place = f"{settings.host}:{settings.port}"
-        other = (
-            "port goes with --port" if error.errno in (errno.EADDRINUSE, errno.EACCES) else "address goes with --host"
-        )
-        _refuse(f"cannot listen on {place}: {error.strerror}; another {other}", 1, as_json)
-        await node.writer.stop()
-        node.prover.close()
-        store.close()
-        return 1
+    except (CannotStart, StoreError) as error:
+        code = _refuse(str(error), _code(error), as_json)
+        try:
+            await node.stop()
+        except (OSError, StoreError) as another:
+            log.error("what had been started could not be stopped in order", extra={"cause": str(another)})
+        return code
     if reload is not None:
         loop.add_signal_handler(signal.SIGHUP, Reloading(node, reload).begin)
     if as_json:
@@ -380,6 +397,19 @@ async def _serve(
     await node.stop()
     _tell("stopped; everything acknowledged is on disk")
     return 0
+
+
+@contextlib.contextmanager
+def _needed(what: str) -> Iterator[None]:
+    """Without this there is no node: says in words which of all that the system may refuse it was."""
+    try:
+        yield
+    except OSError as error:
+        raise CannotStart(f"cannot {what}: {error.strerror or error}") from error
+
+
+def _code(error: Exception) -> int:
+    return 4 if isinstance(error, StoreBusy) else 1
 
 
 def _refuse(text: str, code: int, as_json: bool) -> int:

@@ -22,7 +22,7 @@ class Readers:
         self._own = threading.local()
         self._open: list[Reader] = []
         self._closing = False
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="reader", initializer=self._open_reader)
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="reader")
 
     async def run(self, read: Callable[[Reader], T]) -> T:
         """Run `read` with a reader on one of the threads. Raises `TooSlow` when it takes too long."""
@@ -34,16 +34,26 @@ class Readers:
             raise
 
     async def start(self) -> None:
-        """Open every thread's reader now, so that the first query does not wait for it."""
+        """Open every thread's reader now, so that the first query does not wait for it. `StoreError`: one cannot be."""
         together = threading.Barrier(self._threads)
-        await asyncio.gather(*(self.run(lambda reader: (together.wait(), reader.log())) for _ in range(self._threads)))
+        try:
+            await asyncio.gather(
+                *(self.run(lambda reader: (together.wait(), reader.log())) for _ in range(self._threads))
+            )
+        except BaseException:
+            together.abort()  # or else the others would wait for the one that does not come
+            raise
 
-    def _open_reader(self) -> None:
-        self._own.reader = self._store.open_reader()
-        self._open.append(self._own.reader)
+    def _reader(self) -> Reader:
+        """The thread's own; where it could not be opened, the next who asks tries again."""
+        if not hasattr(self._own, "reader"):
+            self._own.reader = self._store.open_reader()
+            self._open.append(self._own.reader)
+        reader: Reader = self._own.reader
+        return reader
 
     def _run(self, read: Callable[[Reader], T], abandoned: threading.Event) -> T:
-        reader = self._own.reader
+        reader = self._reader()
         deadline = now.monotonic() + self._seconds_max
         reader.give_up = lambda: self._closing or abandoned.is_set() or now.monotonic() > deadline
         return read(reader)

@@ -1,0 +1,98 @@
+"""A node that starts, or says in words why it does not, ends, and leaves the store to the next."""
+
+import asyncio
+import errno
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from inside import settings
+
+from anabranch.node import main
+from anabranch.node.prover import Prover
+from anabranch.store.contract import StoreError
+from anabranch.store.opening import AnyStore, open_store
+
+AWAY = "cannot reach the server: too many connections"
+
+
+async def refused(folder: Path, prepare: Callable[[AnyStore], Any], port: int = 0) -> int:
+    """Start a node that cannot; its exit code, once all of it has ended and the store is free again."""
+    store = open_store(folder)
+    prepare(store)
+    async with asyncio.timeout(10):
+        asked = msgspec.structs.replace(settings(folder), port=port)
+        code = await main._serve(asked, store, None, (), lambda: None, False)
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith(("reader", "writer"))]
+    open_store(folder).close()
+    return code
+
+
+def fail(error: Exception, calls_before: int = 0) -> Callable[..., Any]:
+    left = iter(range(calls_before))
+
+    def failing(real: Callable[..., Any], *given: Any) -> Any:
+        if next(left, None) is None:
+            raise error
+        return real(*given)
+
+    return failing
+
+
+@pytest.mark.parametrize("opened", [0, 1, 2])
+async def test_a_reader_that_cannot_be_opened_ends_the_start(
+    tmp_path: Path, capsys: pytest.CaptureFixture, opened: int
+) -> None:
+    def prepare(store: AnyStore) -> None:
+        real, failing = store.open_reader, fail(StoreError(AWAY), opened)
+        store.open_reader = lambda: failing(real)
+
+    assert await refused(tmp_path, prepare) == 1
+    assert capsys.readouterr().err == f"anabranch: {AWAY}\n"
+
+
+async def test_a_store_that_fails_when_all_else_is_there_ends_the_start(
+    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away(self: object, configured: object) -> None:
+        raise StoreError(AWAY)
+
+    monkeypatch.setattr(main.Links, "start", away)
+    assert await refused(tmp_path, lambda store: None) == 1
+    assert capsys.readouterr().err == f"anabranch: {AWAY}\n"
+
+
+async def test_a_checker_that_cannot_be_started_is_not_taken_for_the_address(
+    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def no_process(self: Prover) -> None:
+        raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(Prover, "start", no_process)
+    assert await refused(tmp_path, lambda store: None) == 1
+    said = "cannot start a process that checks signatures: Resource temporarily unavailable"
+    assert capsys.readouterr().err == f"anabranch: {said}\n"
+
+
+async def test_a_lock_file_that_cannot_be_written_is_not_taken_for_the_address(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    def prepare(store: AnyStore) -> None:
+        real, failing = store.announce, fail(OSError(errno.EIO, "Input/output error"))
+        store.announce = lambda url="": failing(real, url) if url else real(url)
+
+    assert await refused(tmp_path, prepare) == 1
+    assert capsys.readouterr().err == "anabranch: cannot write the lock file: Input/output error\n"
+
+
+async def test_an_address_that_is_taken_is_named(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    taken = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
+    async with taken:
+        port = taken.sockets[0].getsockname()[1]
+        assert await refused(tmp_path, lambda store: None, port) == 1
+    said = capsys.readouterr().err
+    assert said.startswith(f"anabranch: cannot listen on 127.0.0.1:{port}: ")
+    assert said.endswith("; another port goes with --port\n")

@@ -201,10 +201,10 @@ class Hub:
 
         Removals, and what lies outside of their scope, so move their checkpoints too.
         """
-        for selector, group in self._groups.items():
+        for selector, group in list(self._groups.items()):  # whoever is sent too much leaves at once
             if not isinstance(selector, LogQuery) or group.last >= self.tip:
                 continue
-            for member in group.members:
+            for member in list(group.members):
                 if member.complete_to < self.tip:
                     member.complete_to = self.tip
                     member.outlet.send(frames.text(messages.changes_passed(member.name, self.tip)))

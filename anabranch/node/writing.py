@@ -80,7 +80,7 @@ class WriterThread:
         elif isinstance(work, _Page):
             self._append(work.offers, done, advance=work.advance)
         elif isinstance(work, tuple):
-            self._append(list(work), done, nostr.verify([offer.operation.event for offer in work]))
+            self._append(list(work), done, prove=True)
         else:
             self._run(work, done)
 
@@ -88,12 +88,13 @@ class WriterThread:
         self,
         offers: list[Offer],
         committed: Committed,
-        held: list[bool] | None = None,
+        prove: bool = False,
         advance: Advance | None = None,
     ) -> None:
         outcomes: Sequence[Outcome] | None = None
         try:
-            if held is None or all(held):
+            held = nostr.verify([offer.operation.event for offer in offers]) if prove else []
+            if all(held):
                 outcomes = self._writer.append(offers, now.milliseconds(), advance)
             else:
                 proven = [offer for offer, holds in zip(offers, held, strict=True) if holds]

@@ -82,6 +82,7 @@ class Node:
         self._equip()
         settings, limits = self.settings, self.settings.limits
         self._identity = self.store.writer.log()
+        self._announced = self._identity.tip
         self.hub = Hub(self._identity.tip, limits.send_buffer_bytes)
         self.gate = Gate(limits.bytes_in_flight_total, self.sessions)
         self.outgoing = Allowance(
@@ -301,32 +302,44 @@ class Node:
                 connection.hang_up(frames.POLICY, reason)
 
     async def _sweep(self) -> None:
-        """Ping the silent, let go of the dead, and of those who never finish a request."""
-        limits, announced = self.settings.limits, self.hub.tip
+        """Look after the node every few seconds, for ever: what fails in one turn is not the end of the next."""
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
-            self.access.sweep()
-            self.hub.tell_passed()
-            if self.hub.tip != announced:
-                announced = self.hub.tip
-                try:
-                    await self.writer.run(lambda _: self.store.announce())
-                except (OSError, StoreError) as error:
-                    log.error("the lock file could not be written", extra={"cause": str(error)})
-            self.prover.replace_hung()
-            time = now.monotonic()
-            for connection in list(self._sockets):
-                silent = time - connection.seen
-                if connection.waits_for_us:
-                    continue
-                if connection.session is None:
-                    if time - connection.began > limits.handshake_seconds:
-                        connection.out_of_time()
-                elif connection.pinged is not None:
-                    if time - connection.pinged > limits.idle_seconds:
-                        connection.hang_up(frames.GOING_AWAY, "silent for too long")
-                elif silent > limits.idle_seconds:
-                    connection.ping(time)
+            try:
+                self._look_after()
+                await self._announce()
+            except Exception:
+                log.exception("looking after the node failed; it is tried again")
+
+    def _look_after(self) -> None:
+        """Ping the silent, let go of the dead, and of those who never finish a request."""
+        limits = self.settings.limits
+        self.prover.replace_hung()
+        self.access.sweep()
+        self.hub.tell_passed()
+        time = now.monotonic()
+        for connection in list(self._sockets):
+            silent = time - connection.seen
+            if connection.waits_for_us:
+                continue
+            if connection.session is None:
+                if time - connection.began > limits.handshake_seconds:
+                    connection.out_of_time()
+            elif connection.pinged is not None:
+                if time - connection.pinged > limits.idle_seconds:
+                    connection.hang_up(frames.GOING_AWAY, "silent for too long")
+            elif silent > limits.idle_seconds:
+                connection.ping(time)
+
+    async def _announce(self) -> None:
+        """Tell in the lock file how far the log has come."""
+        if (tip := self.hub.tip) == self._announced:
+            return
+        try:
+            await self.writer.run(lambda _: self.store.announce())
+            self._announced = tip
+        except (OSError, StoreError) as error:
+            log.error("the lock file could not be written; it is tried again", extra={"cause": str(error)})
 
 
 def serve(

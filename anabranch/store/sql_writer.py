@@ -31,6 +31,7 @@ from anabranch.store.sql import (
     insert,
     marks,
     operations_by_id,
+    reading,
     tag_keys,
     the_log,
     transaction,
@@ -97,7 +98,8 @@ class SqlWriter(BookKeeper, ToldKeeper):
         self._db.close()
 
     def log(self) -> Log:
-        return the_log(self._all("SELECT stream, epoch, floor, tip FROM log"))
+        with reading():
+            return the_log(self._all("SELECT stream, epoch, floor, tip FROM log"))
 
     def _all(self, sql: str, bindings: Sequence[Any] = ()) -> list[Any]:
         return self._db.execute(sql, bindings).fetchall()

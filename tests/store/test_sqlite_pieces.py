@@ -1,5 +1,8 @@
 """The small pieces of SQL: keys that do not collide, inserts that lose nothing, transactions that end."""
 
+from contextlib import closing
+from pathlib import Path
+
 import apsw
 import pytest
 from histories import WORDS, event
@@ -8,6 +11,7 @@ from hypothesis import strategies as st
 
 from anabranch.store.contract import StoreError
 from anabranch.store.sql import chunks, evened, insert, tag_key, tag_keys, transaction
+from anabranch.store.sqlite import SqliteStore
 
 tags = st.tuples(st.sampled_from("abAB"), st.one_of(st.sampled_from(WORDS), st.text(max_size=70)))
 
@@ -78,3 +82,11 @@ def test_a_commit_that_fails_is_rolled_back():
         db.execute("INSERT INTO b VALUES (1)")
     assert not db.in_transaction
     assert db.execute("SELECT count(*) FROM b").fetchall() == [(0,)]
+
+
+def test_what_the_writer_cannot_read_is_said_in_the_words_of_the_contract(tmp_path: Path):
+    with closing(SqliteStore.open(tmp_path)) as store:
+        store.writer._db.execute("ALTER TABLE log RENAME TO gone")
+        with pytest.raises(StoreError):
+            store.writer.log()
+        store.writer._db.execute("ALTER TABLE gone RENAME TO log")

@@ -51,6 +51,7 @@ log = logging.getLogger(__name__)
 
 READER_THREADS = 3
 SWEEP_SECONDS = 2.0
+LINKS_SECONDS = 12.0  # enough for a checker that hangs to be replaced
 DRAIN_SECONDS = 10.0
 SOCKETS_TO_REFUSE = 64
 _PORT_IS_NOT_OURS = (errno.EADDRINUSE, errno.EACCES)
@@ -74,7 +75,6 @@ class Node:
         self.sessions: dict[Connection, None] = {}
         self._sockets: dict[Connection, None] = {}
         self._server: asyncio.Server | None = None
-        self._background: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
         """Raises `StoreError` and `CannotStart`."""
@@ -157,10 +157,8 @@ class Node:
         self.admin = Admin(self)
         self._measure()
         self._server = await self._listen()
-        self._background = [
-            self.loop.create_task(self.retention.keep_running()),
-            self.loop.create_task(self._sweep()),
-        ]
+        self._compacting = self.loop.create_task(self.retention.keep_running())
+        self._sweeping = self.loop.create_task(self._sweep())
         with _needed("write the lock file"):
             await self.writer.run(lambda _: self.store.announce(self.http_url))
         await self.links.start(link_specs(settings))
@@ -241,9 +239,12 @@ class Node:
         self.store.close()
 
     async def _drain(self, server: asyncio.Server) -> None:
-        for task in self._background:
-            task.cancel()
-        await self.links.stop()
+        self._compacting.cancel()
+        try:
+            async with asyncio.timeout(LINKS_SECONDS):
+                await self.links.stop()
+        except TimeoutError:  # what they had under way comes again
+            log.warning("stopping with pages of links not stored")
         await self.retention.stop()
         server.close()
         for connection in self._sockets:
@@ -253,6 +254,7 @@ class Node:
                 await self.admission.drain()
         except TimeoutError:
             log.warning("stopping with operations unanswered", extra={"count": self.admission.in_flight})
+        self._sweeping.cancel()  # not before: what is under way may wait for a checker that hangs
         for connection in list(self._sockets):
             connection.hang_up(frames.GOING_AWAY, "the relay is stopping")
         for _ in range(40):

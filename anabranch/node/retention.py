@@ -48,6 +48,7 @@ class Retention:
         self._hub = hub
         self._metrics = metrics
         self._window = window
+        self._setting = asyncio.Lock()  # one change stands on the other
         self._running = asyncio.Lock()
         self._stopping = False
         self._changed = asyncio.Event()
@@ -84,17 +85,18 @@ class Retention:
     ) -> tuple[Report, bool]:
         """Set retention anew, durably, and apply it at once. What that compacted, and whether it came to its end: what
         is set is in force also where compaction fails, and the next run goes on."""
-        changed = RuntimeRetention(
-            payload_retention_days=self.policy.payload_days
-            if payload_retention_days is _UNSET
-            else payload_retention_days,
-            compaction_interval_seconds=self.interval_seconds
-            if compaction_interval_seconds is _UNSET
-            else compaction_interval_seconds,
-            updated_at=now.milliseconds(),
-        ).encode()
-        await self._writer.run(lambda writer: writer.save_setting(RETENTION, changed))
-        self._in_force(changed)
+        async with self._setting:
+            changed = RuntimeRetention(
+                payload_retention_days=self.policy.payload_days
+                if payload_retention_days is _UNSET
+                else payload_retention_days,
+                compaction_interval_seconds=self.interval_seconds
+                if compaction_interval_seconds is _UNSET
+                else compaction_interval_seconds,
+                updated_at=now.milliseconds(),
+            ).encode()
+            await self._writer.run(lambda writer: writer.save_setting(RETENTION, changed))
+            self._in_force(changed)
         self._changed.set()
         report = Report()
         try:

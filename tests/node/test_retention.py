@@ -1,4 +1,4 @@
-"""Compaction beside a node that stops: it ends where it is, however much there is still to look through."""
+"""Retention alone: changes that come at once, and compaction beside a node that serves and one that stops."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -30,6 +30,14 @@ async def retention(tmp_path: Path) -> AsyncIterator[Retention]:
     await writer.stop()
     readers.close()
     store.close()
+
+
+async def test_changes_that_come_at_once_are_all_in_force(retention: Retention) -> None:
+    await asyncio.gather(retention.change(payload_retention_days=30), retention.change(compaction_interval_seconds=60))
+    shown = retention.describe()
+    assert (shown["payload_retention_days"], shown["compaction_interval_seconds"]) == (30, 60)
+    await retention.start()  # as stored
+    assert retention.describe() == shown
 
 
 async def stop_in_mid_run(retention: Retention) -> None:

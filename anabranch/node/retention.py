@@ -1,6 +1,6 @@
 """Retention at work: compaction on its interval, on demand, and by plans made elsewhere, beside live traffic.
 
-Reading what may go happens on a reader's thread, each step that forgets is one small transaction on the writer's, and
+Reading what may go happens on a thread of its own, each step that forgets is one small transaction on the writer's, and
 between two steps ingest has its turn.
 """
 
@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -28,6 +30,8 @@ log = logging.getLogger(__name__)
 
 PAGES_A_STEP = 256
 _UNSET: Any = object()
+
+T = TypeVar("T")
 
 
 class Retention:
@@ -50,6 +54,7 @@ class Retention:
         self._window = window
         self._setting = asyncio.Lock()  # one change stands on the other
         self._running = asyncio.Lock()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="compaction")
         self._stopping = False
         self._changed = asyncio.Event()
         self._due = asyncio.Event()
@@ -117,20 +122,30 @@ class Retention:
 
     async def _run(self, report: Report) -> None:
         async with self._running:
-            reader = self._store.open_reader()
-            try:
+            async with self._reader() as reader:
                 steps = compaction.steps(reader, self.policy, self._window, now.seconds(), self._horizons)
-                while not self._stopping and (step := await asyncio.to_thread(self._next, reader, steps)) is not None:
+                while not self._stopping and (step := await self._on_thread(self._next, reader, steps)) is not None:
                     if isinstance(step, LookOn):
                         continue
                     await self._writer.run(
                         lambda writer, step=step: compaction.carry_out(step, writer, report)  # type: ignore[misc]
                     )
                     self.floor = max(self.floor, report.floor)
-            finally:
-                reader.close()
             report.floor = self.floor
             await self._finish(report)
+
+    @asynccontextmanager
+    async def _reader(self) -> AsyncIterator[Reader]:
+        """A reader of our own: opened, used and closed on our thread, so in this order, whoever is cancelled."""
+        opened: list[Reader] = []
+        try:
+            await self._on_thread(lambda: opened.append(self._store.open_reader()))
+            yield opened[0]
+        finally:
+            await self._on_thread(lambda: [reader.close() for reader in opened])
+
+    def _on_thread(self, work: Callable[..., T], *given: Any) -> Awaitable[T]:
+        return asyncio.get_running_loop().run_in_executor(self._thread, work, *given)
 
     def _next(self, reader: Reader, steps: Iterator[Step]) -> Step | None:
         """On a thread: the next step. None at the end, and when the node stops, however long a query is."""

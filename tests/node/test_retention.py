@@ -1,6 +1,7 @@
 """Retention alone: changes that come at once, and compaction beside a node that serves and one that stops."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from anabranch.node.metrics import Metrics
 from anabranch.node.readers import Readers
 from anabranch.node.retention import Retention
 from anabranch.node.writing import WriterThread
+from anabranch.store.compaction import Report
 from anabranch.store.sqlite import SqliteStore
 from anabranch.store.sqlite_reader import SqliteReader
 
@@ -38,6 +40,58 @@ async def test_changes_that_come_at_once_are_all_in_force(retention: Retention) 
     assert (shown["payload_retention_days"], shown["compaction_interval_seconds"]) == (30, 60)
     await retention.start()  # as stored
     assert retention.describe() == shown
+
+
+class Slow:
+    """Opens and closes readers as if their server were far away, and counts those that are open."""
+
+    def __init__(self, retention: Retention, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.opened: list[SqliteReader] = []
+        self.closed: list[SqliteReader] = []
+        store = retention._store
+        opening, closing = store.open_reader, SqliteReader.close
+
+        def open_reader() -> SqliteReader:
+            time.sleep(0.5)
+            self.opened.append(opening())
+            return self.opened[-1]
+
+        def close(reader: SqliteReader) -> None:
+            time.sleep(0.5)
+            closing(reader)
+            self.closed.append(reader)
+
+        monkeypatch.setattr(store, "open_reader", open_reader)
+        monkeypatch.setattr(SqliteReader, "close", close)
+
+
+async def test_the_node_goes_on_while_compaction_waits_for_its_reader(
+    retention: Retention, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow, worst = Slow(retention, monkeypatch), 0.0
+    running = asyncio.create_task(retention.run())
+    while not running.done():
+        began = time.monotonic()
+        await asyncio.sleep(0.01)
+        worst = max(worst, time.monotonic() - began)
+    assert slow.opened == slow.closed and len(slow.opened) == 1
+    assert worst < 0.4
+    monkeypatch.undo()
+
+
+@pytest.mark.parametrize("after", [0.0, 0.2, 0.6])
+async def test_a_run_that_is_cut_short_leaves_no_reader_open(
+    retention: Retention, monkeypatch: pytest.MonkeyPatch, after: float
+) -> None:
+    slow = Slow(retention, monkeypatch)
+    monkeypatch.setattr(SqliteReader, "candidates", lambda self, after, cutoff, limit: time.sleep(1) or [])
+    running = asyncio.create_task(retention._run(Report()))
+    await asyncio.sleep(after)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert slow.opened == slow.closed
+    monkeypatch.undo()
 
 
 async def stop_in_mid_run(retention: Retention) -> None:

@@ -127,6 +127,8 @@ class Connection(asyncio.Protocol):
             if self._frames is not None:
                 self._receive_frames(self._frames, data)
             elif self._exchange is not None:
+                if not self._exchange.begun:  # the time that a request has is its own
+                    self.began = self.seen
                 self._exchange.receive(data)
                 self._next_http(self._exchange)
         except Exception:  # a bug of ours must not take a neighbour's session with it

@@ -167,7 +167,10 @@ class Connection(asyncio.Protocol):
         if exchange.over:
             self._finish()
             return
-        await self.writable()
+        try:
+            await self.writable()
+        except ConnectionError:  # it is gone, or was let go
+            return
         exchange.again()
         self.began = now.monotonic()
         self._node.loop.call_soon(self._read_on, exchange)

@@ -1,12 +1,14 @@
-"""HTTP with people who take their time: a request has the time it is given."""
+"""HTTP with people who take their time: a request has the time it is given, and who does not read is let go quietly."""
 
 import asyncio
+import logging
 from pathlib import Path
 
 import pytest
 from inside import running
 
 from anabranch.node import main
+from anabranch.node.http import Answer, Request
 
 ASK = b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n"
 
@@ -34,3 +36,24 @@ async def test_a_kept_socket_on_which_nothing_comes_is_closed(tmp_path: Path, mo
         async with asyncio.timeout(4):
             assert (await reader.read()).endswith(b"\r\n\r\nok")
         writer.close()
+
+
+async def test_who_does_not_read_an_answer_is_let_go_without_an_error_of_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def much(request: Request) -> Answer:
+        return Answer(200, b"x" * (32 << 20))
+
+    async with running(tmp_path, idle_seconds=1) as node:
+        monkeypatch.setattr(node.http, "answer", much)
+        _, writer = await asyncio.open_connection(*node.address.split(":"), limit=1)
+        writer.write(ASK)
+        for _ in range(80):
+            if (connection := next(iter(node._sockets), None)) is not None and connection._closing:
+                break
+            await asyncio.sleep(0.05)
+        else:
+            raise AssertionError("nobody let it go")
+        await asyncio.sleep(0.1)
+        writer.transport.abort()
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]

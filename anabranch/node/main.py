@@ -446,7 +446,7 @@ def _tell(text: str) -> None:
 
 
 def _greet(node: Node, remarks: Sequence[str]) -> None:
-    log_ = node.store.writer.log()
+    log_ = node.log
     lines = [
         f"Anabranch listens on ws://{node.address}/",
         f"  data       {node.store.place} (stream {log_.stream[:8]}…, {log_.tip} operations so far)",

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from inside import settings
+from inside import running, settings
 
 from anabranch.node import main
 from anabranch.node.prover import Prover
@@ -96,3 +96,13 @@ async def test_an_address_that_is_taken_is_named(tmp_path: Path, capsys: pytest.
     said = capsys.readouterr().err
     assert said.startswith(f"anabranch: cannot listen on 127.0.0.1:{port}: ")
     assert said.endswith("; another port goes with --port\n")
+
+
+async def test_the_greeting_leaves_the_writer_to_its_thread(
+    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path) as node:
+        with monkeypatch.context() as patched:
+            patched.setattr(node.store.writer, "_all", fail(AssertionError("on the loop's thread")))
+            main._greet(node, ())
+        assert f"stream {node.log.stream[:8]}…, 0 operations so far" in capsys.readouterr().err

@@ -15,7 +15,6 @@ import msgspec
 from anabranch.core.nostr import Invalid
 
 VERSION = 1
-TYPE = "note"
 TITLE_CHARACTERS_MAX = 80
 _COORDINATE = re.compile(r"[0-9A-F]{8}-[0-9A-F]{4}-4[0-9A-F]{3}-[89AB][0-9A-F]{3}-[0-9A-F]{12}")
 

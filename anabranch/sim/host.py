@@ -46,7 +46,6 @@ T = TypeVar("T")
 PORT = 80
 USUAL = Timing()
 EPOCH_SECONDS = 1_800_000_000  # what the clocks of the world show when it begins
-ANNOUNCED = "anabranch.lock"
 
 
 class CannotStart(Exception):

@@ -104,13 +104,6 @@ class Network:
         for transport in [one for one in self._open if one.host == name]:
             transport.die(quietly)
 
-    def cut_all(self, one: str, other: str) -> int:
-        """Reset every connection between two hosts. How many there were."""
-        found = [t for t in self._open if t.host == one and t.peer.host == other]
-        for transport in found:
-            transport.reset()
-        return len(found)
-
 
 class Listener:
     def __init__(self, network: Network, factory: Callable[[], Any], owner: Process, host: str, port: int) -> None:
@@ -146,7 +139,6 @@ class Transport(asyncio.Transport):
         self._context: contextvars.Context = contextvars.copy_context()
         self._closing = False
         self._lost = False
-        self._eof_sent = False
         self._silenced = False  # the pipe lets nothing through any more, and nobody knows
         # the pipe to the peer
         self._chunks: deque[tuple[float, bytes]] = deque()

@@ -84,7 +84,6 @@ class World:
         self.paces: dict[str, HostPace] = {}
         self.hosts: list[Host] = []  # all who must agree in the end
         self.nodes: list[Host] = []  # those of them that have links
-        self.liar: Host | None = None
         self.writers: list[Writer] = []
         self._faulty: list[asyncio.Task[None]] = []
         self._people: list[Process] = []
@@ -193,7 +192,7 @@ class World:
 
     async def _add_liar(self, retention: RetentionSettings) -> None:
         """One more node, that follows one of the others and is followed by some, and whose every word is doubtful."""
-        liar = self.liar = await self._host("liar", retention)
+        liar = await self._host("liar", retention)
         self.checks.links.liars.add(liar.name)
         self.network.twisted[liar.name] = Liar(self.random, lambda vice: self.fire(Fault.LIAR, vice)).twist
         await self._add(liar, self.random.choice(self.nodes), Direction.PULL)

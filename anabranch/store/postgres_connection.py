@@ -21,7 +21,6 @@ from psycopg.types.numeric import Int8BinaryDumper
 
 from anabranch.store.contract import StoreError, TooSlow
 
-SCHEMES = ("postgresql://", "postgres://")
 VERSION_MIN = 13
 CONNECT_SECONDS = 10
 _ASK_EVERY = 64  # statements

@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Any, Protocol, TypeVar
 
 import apsw
+import msgspec
 
 from anabranch.core.nostr import DELETION, VANISH, Event
 from anabranch.core.revisions import GIFT_WRAP
@@ -21,6 +22,8 @@ from anabranch.core.token import Log, Position
 from anabranch.store.contract import StoreError, TooSlow
 
 T = TypeVar("T")
+
+decode_clock = msgspec.json.Decoder(dict[str, int]).decode
 
 
 class Rows(Protocol):

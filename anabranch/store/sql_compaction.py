@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
-
 from anabranch.core.operation import Family
 from anabranch.core.retention import DeletedDocument, ReplayWindow, Version
 from anabranch.core.token import Log, Position
 from anabranch.store.contract import Going
-from anabranch.store.sql import NAMED_BY_MORE_THAN_HEARSAY, SNAPSHOTS_OF_DOCUMENT, belongings, marks, tag_key
-
-_decode_clock = msgspec.json.Decoder(dict[str, int]).decode
+from anabranch.store.sql import (
+    NAMED_BY_MORE_THAN_HEARSAY,
+    SNAPSHOTS_OF_DOCUMENT,
+    belongings,
+    decode_clock,
+    marks,
+    tag_key,
+)
 
 
 class CompactionReader:
@@ -160,4 +163,4 @@ class CompactionReader:
 
 
 def version(row: Any) -> Version:
-    return Version(Position(row[0]), row[1].hex(), row[2], _decode_clock(row[3]))
+    return Version(Position(row[0]), row[1].hex(), row[2], decode_clock(row[3]))

@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
-import msgspec
-
 from anabranch.core import revisions as revision_rules
 from anabranch.core.changes import ChangesQuery, RevisionQuery, SnapshotQuery, impossible
 from anabranch.core.filter import Filter
@@ -38,6 +36,7 @@ from anabranch.store.sql import (
     SNAPSHOTS_OF_DOCUMENT,
     Database,
     chunks,
+    decode_clock,
     marks,
     operations_by_id,
     reading,
@@ -52,7 +51,6 @@ from anabranch.store.sql_told import ToldReader
 _STATES = tuple(State)
 VARIABLES_MAX = 32_000  # that one statement may bind
 _ALL = 2**62  # as a limit
-_decode_clock = msgspec.json.Decoder(dict[str, int]).decode
 _FACTS = (
     "o.position, o.id, o.author, o.kind, o.created_at, o.family, o.state, o.head, o.action, o.document, o.coordinate, "
     "o.collection, o.clock, p.raw, o.size, o.received_at, o.expires_at, r.recipient, r.revision, r.parents, r.mtime"
@@ -352,7 +350,7 @@ class SqlReader(BookReader, ToldReader, CompactionReader, ABC):
                 row[9],
                 row[10],
                 row[11],
-                None if row[12] is None else _decode_clock(row[12]),
+                None if row[12] is None else decode_clock(row[12]),
                 row[13],
                 row[14],
                 row[15],

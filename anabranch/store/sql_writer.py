@@ -27,6 +27,7 @@ from anabranch.store.sql import (
     Database,
     belongings,
     chunks,
+    decode_clock,
     evened,
     insert,
     marks,
@@ -49,7 +50,6 @@ FRESH_MAX = 8_192  # ids that are still in the small table
 CROWDED = Refused("restricted", f"the document has {HEADS_MAX} concurrent versions already; merge them first")
 
 _encode = msgspec.json.Encoder().encode
-_decode_clock = msgspec.json.Decoder(dict[str, int]).decode
 _decode_event = msgspec.json.Decoder(Event).decode
 
 _OPERATION_COLUMNS = 18
@@ -364,7 +364,7 @@ class _Group:
                 f"WHERE head = 1 AND document IN ({marks(chunk)})",
                 chunk,
             ):
-                clock = {} if row[4] is None else _decode_clock(row[4])
+                clock = {} if row[4] is None else decode_clock(row[4])
                 self._heads.setdefault(row[0], []).append(_Head(row[1], row[2].hex(), row[3], clock))
         if self._writer._anything_deleted:
             targets = [*ids, *{op.document for offer in offers if (op := offer.operation).document is not None}]

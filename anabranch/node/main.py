@@ -239,6 +239,7 @@ class Node:
         self.store.close()
 
     async def _drain(self, server: asyncio.Server) -> None:
+        server.close()
         self._compacting.cancel()
         try:
             async with asyncio.timeout(LINKS_SECONDS):
@@ -246,7 +247,6 @@ class Node:
         except TimeoutError:  # what they had under way comes again
             log.warning("stopping with pages of links not stored")
         await self.retention.stop()
-        server.close()
         for connection in self._sockets:
             connection.stop_reading()
         try:

@@ -52,7 +52,13 @@ async def test_a_page_of_a_link_holds_no_stop_up_for_ever(
     monkeypatch.setattr(prover, "HUNG_SECONDS", 1_000.0)
     monkeypatch.setattr(main, "LINKS_SECONDS", 0.5)
     node = await with_a_page_under_way(tmp_path / "source", tmp_path / "mirror")
+    host, port = node.address.split(":")
     async with asyncio.timeout(6):
-        await node.stop()
+        stopping = asyncio.create_task(node.stop())
+        await asyncio.sleep(0.1)
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection(host, port)
+        assert not stopping.done()
+        await stopping
     assert "stopping with pages of links not stored" in caplog.text
     open_store(tmp_path / "mirror").close()

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from postgres_server import PostgresServer
 from revision_histories import revision
-from test_sqlite_file import OF_ONE, READS
+from test_plans import OF_ONE, READS
 
 from anabranch.core.changes import RevisionQuery
 from anabranch.core.filter import Filter

@@ -139,7 +139,7 @@ class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         536_870_912
     )
     idle_seconds: doc(Positive, "silence after which a connection is pinged, and closed when it stays silent") = 120
-    handshake_seconds: doc(Positive, "how long a request's head may take to arrive") = 10
+    handshake_seconds: doc(Positive, "how long a request may take to arrive, its body too") = 10
 
 
 class LinkSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
@@ -175,7 +175,9 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         str | None, "the url that AUTH and a request to vanish must name; unset: AUTH any, the latter ALL_RELAYS"
     ) = None
     admin_token: doc(
-        str | None, "bearer token of the admin API; unset: the API is off, but for retention on loopback"
+        str | None,
+        "bearer token of the admin API; unset: retention, compaction and links are open to every user of this machine, "
+        "who can so take a private node's data away, and the rest is off",
     ) = None
     kinds: doc(Annotated[str, Meta(pattern="^(all|sync)$")], "all, or sync: only sync, companion and pass-through") = (
         "all"

@@ -109,7 +109,9 @@ def warnings(settings: Settings) -> list[str]:
     if settings.private and settings.relay_url is None:
         found.append("private without relay_url: an AUTH made for another relay is taken here too while it is fresh")
     if token is None and not _is_loopback(settings.host):
-        found.append("no admin_token: who reaches the node from this machine, by a proxy too, may change its retention")
+        found.append(
+            "no admin_token: who reaches the node from this machine, by a proxy too, may change its retention and links"
+        )
     if settings.private:
         found.append(
             "private: whoever can sign may write, each their own, until there is an access key (anabranch keys)"

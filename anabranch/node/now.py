@@ -1,4 +1,4 @@
-"""What time it is. Nothing else in Anabranch asks the operating system.
+"""What time it is. Nothing else in the node, its links and the store asks the operating system.
 
 The clock is one of the context's: a task asks the one that was in force where it was started. So the simulated world
 gives each of its nodes a clock of its own.

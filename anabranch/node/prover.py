@@ -143,7 +143,7 @@ class _Worker(asyncio.Protocol):
             try:
                 await self.start()
                 return
-            except OSError as error:
+            except Exception as error:
                 pause = min(pause * 2, 10.0)
                 log.error("a signature checker cannot start; it is tried again", extra={"cause": str(error)})
 

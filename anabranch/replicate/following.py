@@ -440,8 +440,12 @@ class Following:
         size = sum(len(arrival.raw) for arrival in asked.arrivals)
         self._hold(size)
         work = asyncio.create_task(self._bring_to_disk(page, before))
-        work.add_done_callback(lambda _: self._stirred.set())
+        work.add_done_callback(self._brought)
         self._pages.append((work, size, self._world.clock()))
+
+    def _brought(self, work: asyncio.Task[Applied]) -> None:
+        _forget(work)  # whoever collects it looks; when the node stops, nobody may
+        self._stirred.set()
 
     async def _bring_to_disk(self, page: Page, before: asyncio.Task[Applied] | None) -> Applied:
         await page.prove()
@@ -454,7 +458,6 @@ class Following:
     def _drop_pages(self) -> None:
         for task, size, _ in self._pages:
             task.cancel()
-            task.add_done_callback(_forget)
             self._hold(-size)
         self._pages.clear()
 

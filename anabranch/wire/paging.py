@@ -6,9 +6,9 @@ second, not below it, and what comes twice is dropped; where none of it does, th
 asked up to the second after. A page that lies in one second altogether cannot be continued.
 That it was cut off shows by what lies below it, by the size of other pages that were, or by holding all we asked for:
 then the second goes into `unsure`, and the caller knows where completeness cannot be shown. Where a filter's `since`
-hides what lies below the last such page, the relay is asked for one event more than the page had, whenever it was made.
-(A relay whose whole store is one second, cut off at a limit of its own below ours, cannot be told from one that has no
-more.) The end is an empty page.
+or `until` hides what lies around the last such page, the relay is asked for one event more than the page had, whenever
+it was made. (A relay whose whole store is one second, cut off at a limit of its own below ours, cannot be told from
+one that has no more.) The end is an empty page.
 
 `ByIds` asks for ids in chunks, a few chunks at a time, and asks again for what a relay's limit left out as long as
 that brings anything. Both check each event: well-formed, with its own id, matching the filter.
@@ -30,6 +30,7 @@ from anabranch.wire import dialogue
 from anabranch.wire.dialogue import (
     AUTH_REQUIRED,
     BOUNDS,
+    LONG,
     PARSING,
     Accuse,
     Answer,
@@ -65,7 +66,7 @@ def checked(raw: bytes, wanted: Filter) -> tuple[Event, bytes] | Odd | str:
     try:
         event, kept = nostr.parse(raw, PARSING)
     except Strange as error:
-        claimed = nostr.claims(raw)
+        claimed = nostr.claims(raw) if len(raw) <= LONG else None
         return f"sent no valid event: {error}" if claimed is None else Odd(claimed[0], str(error), claimed[1])
     except Invalid as error:
         return f"sent no valid event: {error}"
@@ -123,6 +124,7 @@ class Pages(_Task):
         self._crowded: int | None = None  # the second that the page before lay in altogether
         self._probed: frozenset[str] | None = None  # the last page, while the relay is asked whether it gives more
         self._bounded = False  # the relay was told where time ends
+        self._far = False  # it has something beyond
         self._reach = 0  # 1 for a relay that leaves the second `until` itself out
         self._unsettled: dict[str, int] = {}  # what was found at or below `until`, and when each was made
         self._settled: list[Settled] = []
@@ -145,8 +147,9 @@ class Pages(_Task):
 
     def _ask(self, filter: Mapping[str, Any], wanted: Filter, limit: int) -> list[Effect]:
         self._subscription = self._name("page-")
-        self._here: dict[str, int] = {}  # all of this page, and of it what had not been found before
-        self._new = self._beyond = 0  # `_beyond` are those that were made when there is no time any more
+        self._here: dict[str, int] = {}  # all of this page
+        self._new = 0  # of it what had not been found before
+        self._beyond: set[str] = set()  # what was made when there is no time any more
         last = min(self._until + self._reach, TIMESTAMP_MAX)
         until = {"until": last} if last < TIMESTAMP_MAX or self._bounded else {}
         self._window = msgspec.structs.replace(wanted, until=last)
@@ -167,20 +170,33 @@ class Pages(_Task):
             return [Accuse(found)]
         if isinstance(found, Odd):
             if found.created_at > TIMESTAMP_MAX and not self._bounded:
-                self._beyond += 1
-                return []
-            if not self._since <= found.created_at <= (self._window.until or 0):
+                return self._pass_by(found.id)
+            made = max(found.created_at, 0)  # there is nothing before time began
+            if not (self._window.since or 0) <= made <= (self._window.until or 0):
                 return [Accuse(f"sent the event {found.id}, which was not made when it was asked for")]
-            return self._note(found.id, found.created_at, found)
+            return self._note(found.id, made, found)
         event, kept = found
         return self._note(event.id, event.created_at, Found(event, kept))
+
+    def _pass_by(self, id: str) -> list[Effect] | None:
+        if id in self._beyond:
+            return None
+        self._beyond.add(id)
+        self._far = True
+        return self._overfull() or []
+
+    def _overfull(self) -> list[Effect] | None:
+        most = self._bounds.page_most
+        if len(self._here) + len(self._beyond) <= most:
+            return None
+        return [Accuse(f"gives more than {most} events at once, where fewer were asked for")]
 
     def _note(self, id: str, created_at: int, news: Found | Odd) -> list[Effect] | None:
         if id in self._here:
             return None  # said twice: no progress
-        if len(self._here) >= self._bounds.page_most:
-            return [Accuse(f"gives more than {self._bounds.page_most} events at once, where fewer were asked for")]
         self._here[id] = created_at
+        if (accusation := self._overfull()) is not None:
+            return accusation
         if id in self._unsettled or self._probed is not None:
             return []
         self._new += 1
@@ -204,7 +220,7 @@ class Pages(_Task):
         if not self._here:
             self._settle(self._since)
             return self._finish()
-        self._last, self._crowded = len(self._here) + self._beyond, None
+        self._last, self._crowded = len(self._here) + len(self._beyond), None
         self._most, self._page = max(self._most, self._last), frozenset(self._here)
         lowest = min(self._here.values())
         if lowest < self._until:
@@ -226,9 +242,12 @@ class Pages(_Task):
 
     def _finish(self) -> list[Effect]:
         """The end, unless the last page lay in one second, and may have been all that the relay gives at once."""
-        if self._crowded is None or not self._since or self._last < self._most:
+        all_read = not self._since and self._wanted.until is None
+        if self._crowded is None or all_read or self._last < self._most:
             return [Finish()]
         self._probed, self._until = self._page, TIMESTAMP_MAX
+        # What lies beyond time would only take the room of what shows something.
+        self._bounded, self._last = self._bounded or self._far or self._wanted.until is not None, len(self._page)
         return self._probe()
 
     def _probe(self) -> list[Effect]:
@@ -241,7 +260,7 @@ class Pages(_Task):
         """The page was whole if the relay gives more at once, and perhaps not if it has more and does not give it."""
         assert self._crowded is not None
         everywhere = self._until == TIMESTAMP_MAX
-        if everywhere and self._here.keys() == page:  # all there is, or the newest of it
+        if everywhere and self._here.keys() == page and self._crowded:  # all there is, or the newest of it
             self._until = self._crowded - 1
             return self._probe()
         if self._here and not (everywhere and len(self._here) > self._last):

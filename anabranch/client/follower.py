@@ -265,7 +265,9 @@ class Follower:
         return [Discard(), *self._authenticate(now)]
 
     def _take_ok(self, frame: Frame, now: float) -> list[Effect]:
-        if self._authentication.proven_by(str(frame[1]), frame[2] is True, frame.text(3)):
+        if (steps := self._authentication.answered(str(frame[1]), frame[2] is True, frame.text(3))) is not None:
+            if not self._authentication.proven:
+                return _proving(steps)
             return self._publisher.wake(anew=True) if self.state is State.LIVE else self._begin(now)
         answered = self._publisher.answered(frame, now)
         # A relay that lets everybody read may still want to know who writes.

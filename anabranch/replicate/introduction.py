@@ -19,11 +19,14 @@ from anabranch.wire.dialogue import AUTH_REQUIRED, Answer, Challenge, Ok, TokenA
 class Introduction:
     def __init__(self, identity: Identity | None, url: str, wall: Callable[[], int]) -> None:
         self.identity = identity
-        self.proven = False
-        """The peer knows us."""
         self._url = url
         self._wall = wall
         self._authentication = Authentication(identity.access_key if identity is not None else None)
+
+    @property
+    def proven(self) -> bool:
+        """The peer knows us."""
+        return self._authentication.proven
 
     def may_begin(self) -> bool:
         return self.identity is not None and not self._authentication.needed
@@ -43,9 +46,9 @@ class Introduction:
                 return self._carry_out(self._authentication.challenged(text))
             case TokenAnswer(accepted, reason):
                 return self._carry_out(self._authentication.token_answered(accepted, reason))
-            case Ok(id, accepted, reason) if self._authentication.proven_by(id, accepted, reason):
-                self.proven = True
-                return []
+            case Ok(id, accepted, reason):
+                steps = self._authentication.answered(id, accepted, reason)
+                return None if steps is None else self._carry_out(steps)
         return None
 
     def _carry_out(self, steps: Sequence[Step]) -> list[Effect]:

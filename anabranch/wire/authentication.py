@@ -38,8 +38,11 @@ def answer(keys: Keys, url: str, challenge: str, at: int) -> Event:
 class Authentication:
     def __init__(self, access_key: str | None) -> None:
         self.needed = False
+        self.proven = False
+        """The relay knows us."""
         self._access_key = access_key
         self._challenge: str | None = None
+        self._answering: str | None = None  # the challenge that the last answer is for
         self._event: str | None = None
         self._answers = 0
 
@@ -54,10 +57,9 @@ class Authentication:
         return self._answer()
 
     def challenged(self, challenge: str) -> list[Step]:
-        """A relay may give a new one with every refusal, and take an answer to the last one alone."""
+        """A relay may give a new one with every refusal, and take an answer to the last one alone: that one is answered
+        once the answer under way is refused."""
         first, self._challenge = self._challenge is None, challenge
-        if self._event is not None and self._answers < ANSWERS_MAX:
-            return [Sign(challenge)]
         return self._answer() if self.needed and first else []
 
     def _answer(self) -> list[Step]:
@@ -65,27 +67,32 @@ class Authentication:
             return []  # it is on its way
         if self._access_key is not None:
             return [Send(dialogue.token(self._access_key))]
-        return [Sign(self._challenge)]
+        return self._sign(self._challenge)
 
     def token_answered(self, accepted: bool, reason: str) -> list[Step]:
         if not self.needed or self._challenge is None:
             return []
         if not accepted:
             raise NotLetIn(f"the access key was refused: {reason}")
-        if self._event is not None:
-            return []  # it was said before
-        return [Sign(self._challenge)]
+        return [] if self._answering is not None else self._sign(self._challenge)  # it may be said again
+
+    def _sign(self, challenge: str) -> list[Step]:
+        self._answering = challenge
+        self._answers += 1
+        return [Sign(challenge)]
 
     def answering(self, event: str) -> None:
         """The answer has been signed, and is this event."""
         self._event = event
-        self._answers += 1
 
-    def proven_by(self, id: str, accepted: bool, reason: str) -> bool:
-        """Whether an OK is the relay's yes to our answer; its no is `NotLetIn`."""
+    def answered(self, id: str, accepted: bool, reason: str) -> list[Step] | None:
+        """What follows from an OK; None: it is not about our answer. The relay's no to it is `NotLetIn`."""
         if self._event is None or id != self._event:
-            return False
+            return None
         self._event = None
-        if not accepted:
-            raise NotLetIn(f"authentication was refused: {reason}")
-        return True
+        if accepted:
+            self.proven = True
+            return []
+        if self._challenge is not None and self._challenge != self._answering and self._answers < ANSWERS_MAX:
+            return self._sign(self._challenge)
+        raise NotLetIn(f"authentication was refused: {reason}")

@@ -204,10 +204,24 @@ def test_a_refusal_is_told_in_its_words(frame: tuple):
     machine.tick(0.0)
     say(machine, "AUTH", "riddle")
     machine.opened(private(), 0.0)
-    machine.answering("1" * 64)
+    if frame[0] == "OK":
+        say(machine, "TOKEN", "sk_key", True, "")
+        machine.answering("1" * 64)
     say(machine, *frame)
     assert machine.state is State.OFFLINE
     assert frame[3] in machine.last_error
+
+
+def test_a_relay_that_gives_a_new_challenge_with_its_refusal_gets_an_answer_to_that():
+    machine = follower()
+    machine.tick(0.0)
+    say(machine, "AUTH", "riddle")
+    assert do.Authenticate("riddle") in machine.opened(private(), 0.0)
+    machine.answering("1" * 64)
+    assert say(machine, "AUTH", "another riddle") == []
+    assert say(machine, "OK", "1" * 64, False, "auth-required: too late") == [do.Authenticate("another riddle")]
+    machine.answering("2" * 64)
+    assert sent(say(machine, "OK", "2" * 64, True, ""))[0][0] == "CHANGES"
 
 
 def test_a_relay_that_asks_only_when_asked_gets_an_answer_too():

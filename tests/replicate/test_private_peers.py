@@ -10,10 +10,13 @@ from processes import find_key
 from relay_model import Private
 from wraps import rid, wrap
 
+from anabranch.core.checkpoint import Checkpoint
 from anabranch.core.nip19 import encode
 from anabranch.core.nostr import Keys
 from anabranch.core.scope import Scope
+from anabranch.core.token import Position, ProgressToken
 from anabranch.replicate.identity import Identity, KeyFiles, NoIdentity
+from anabranch.store.contract import LinkRecord
 from anabranch.wire.authentication import ANSWERS_MAX
 
 
@@ -240,3 +243,18 @@ def test_a_relay_that_has_us_answer_challenges_without_an_end_is_given_up():
     answers = [message for message in relay.heard if message[0] == "AUTH"]
     assert drive.link.failures
     assert len(answers) <= ANSWERS_MAX * (drive.link.failures + 1)
+
+
+@pytest.mark.parametrize("count", [9, 12, 100])
+def test_a_relay_with_a_new_challenge_for_each_of_many_refusals_lets_us_in_on_one_connection(count):
+    keys = Keys(bytes([3]) * 32)
+    events = [keys.sign(1, [], str(number), 1_700_000_000 + number) for number in range(count)]
+    relay = Restless([], members=[keys.pubkey], greets=False)
+    start = Checkpoint.at(ProgressToken("own", "own-epoch", Position(0)))
+    record = LinkRecord("up", "ws://peer/", "push", state="live", push=start)
+    scope = Scope(authors=frozenset({keys.pubkey}))
+    drive = Drive(relay, events, "push", scope, identity=Identity(keys), record=record).run(60)
+    assert drive.link.caught_up
+    assert len(relay.events) == count
+    assert len(drive.dials) == 1
+    assert sum(frame[0] == "AUTH" for frame in relay.heard) <= 3

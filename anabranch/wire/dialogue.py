@@ -46,6 +46,7 @@ BOUNDS = Bounds()
 LONG = 131_072
 """Characters of a message that may be of any kind, and bytes of nested values: to take them apart takes long."""
 _LONG = re.compile(r'\s*\[\s*"(EVENT|CHANGES|NEG-MSG)"')
+PARTS_MAX = 16  # of a message
 REASON_MAX = 300  # characters of a text that are kept
 
 # --- what is heard -----------------------------------------------------------------------------------------------
@@ -185,6 +186,8 @@ def read(message: str | bytes) -> Answer:
         return usual
     try:
         parts = _array(message) if len(message) <= LONG or _long(message) else []
+        if len(parts) > PARTS_MAX:
+            raise ValueError("more elements than any message has")
         readable = parts[: _readable(parts)]
         if sum(len(bytes(part)) for part in readable if bytes(part)[:1] != b'"') > LONG:
             raise ValueError("nested beyond all need")

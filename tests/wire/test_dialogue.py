@@ -60,3 +60,12 @@ def test_what_is_only_long_is_not_taken_apart(message, monkeypatch):
 
 def test_a_long_text_is_read_where_negentropy_needs_it():
     assert dialogue.read(b'[ "NEG-MSG", "n", "' + b"61" * 200_000 + b'"]') == NegMessage("n", "61" * 200_000)
+
+
+@pytest.mark.parametrize("element", ["1", '""'])
+@pytest.mark.parametrize("verb", ["EVENT", "CHANGES", "NEG-MSG", "OK"])
+def test_what_has_more_elements_than_any_message_is_none(verb, element):
+    few, many = (json.dumps([verb]).removesuffix("]") + f",{element}" * count + "]" for count in (3, 20_000))
+    assert isinstance(dialogue.read(many.encode()), Unknown)
+    assert isinstance(dialogue.read(many), Unknown)
+    assert dialogue.read(few)

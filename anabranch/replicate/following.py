@@ -12,47 +12,38 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable
-from functools import partial
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from anabranch.core.changes import LogQuery
 from anabranch.core.checkpoint import Checkpoint
-from anabranch.core.closure import sending_order
-from anabranch.core.filter import Filter
 from anabranch.core.filter import parse as parse_filter
-from anabranch.core.nostr import Event
-from anabranch.core.revisions import Name
 from anabranch.core.scope import FILTER_VALUES_MAX
-from anabranch.core.token import Position
-from anabranch.replicate import dialling
+from anabranch.replicate import dialling, lookups
 from anabranch.replicate import effects as do
 from anabranch.replicate.applying import Host, Page
 from anabranch.replicate.budget import Budget, weight
 from anabranch.replicate.dialling import Unreachable
-from anabranch.replicate.effects import Applied, Effect, Owed
+from anabranch.replicate.effects import Applied, Effect
 from anabranch.replicate.identity import Identity, NoIdentity
 from anabranch.replicate.link import Link
 from anabranch.replicate.room import Room
 from anabranch.replicate.socket import Ended, Socket
 from anabranch.replicate.spec import LinkSpec, Timing
 from anabranch.replicate.states import LinkState
-from anabranch.store.contract import DeadLetter, LinkChange, LinkRecord, Reader, StoreError, Transition, Writer
+from anabranch.store.contract import DeadLetter, LinkChange, LinkRecord, StoreError, Transition, Writer
 from anabranch.wire.address import discreet
 
 log = logging.getLogger(__name__)
 
 PAGES_AHEAD = 4
 TURN_COUNT = 500  # messages taken in before what they brought is applied
-OWED_BYTES = 1 << 20
-KNOWN_AT_ONCE = 10_000
+TURN_BYTES = 1 << 20  # of them
 FAILURES_NOTED_SECONDS = 60  # between two writes that would only say that it failed once more
 SUCCESS_NOTED_SECONDS = 60  # between two writes that would only say that the two are equal still
 STOPPING_SECONDS = 2.0  # for that at the end
 WRITE_AGAIN_SECONDS = 5.0  # after there was no room for it
-_event = msgspec.json.Decoder(Event).decode
 
 
 class _Dialled(NamedTuple):
@@ -115,7 +106,7 @@ class Following:
         self._dialling: asyncio.Task[None] | None = None
         self._inbox: deque[bytes | Exception | _Dialled] = deque()
         self._to_hear_first: int | None = None  # messages that had come when a deadline passed
-        self._took = 0  # messages, the last time
+        self._filled = False  # the last turn took in as much as one may
         self._held = 0  # bytes in the inbox and in pages that are not on disk yet
         self._room = asyncio.Event()
         self._pages: deque[tuple[asyncio.Task[Applied], int, float]] = deque()
@@ -179,10 +170,8 @@ class Following:
         while self._todo:
             await self._perform(self._todo.popleft())
         busy = self._collect() or self._take_in() or self._flush()
-        if self._took >= TURN_COUNT:
-            await asyncio.sleep(
-                0
-            )  # much that asks for nothing is taken in without ever waiting: others have their turn
+        if self._filled:
+            await asyncio.sleep(0)  # much that asks for nothing is taken in without a wait: others have their turn
         if busy and not self._is_late():
             return
         if self._unwritten and self._write_at <= self._now:
@@ -246,22 +235,22 @@ class Following:
     def _take_in(self) -> bool:
         """Hand what has come to the machine; not while too many pages wait for the disk, or it wants to hold back."""
         inbox, now, taken, size = self._inbox, self._now, 0, 0
-        self._took = 0
+        self._filled = False
         if self.link.holds_back(now):
             return False
         try:
-            while inbox and taken < TURN_COUNT and len(self._pages) < PAGES_AHEAD and not self._todo:
+            while inbox and not self._filled and len(self._pages) < PAGES_AHEAD and not self._todo:
                 said = inbox.popleft()
                 taken += 1
                 if isinstance(said, bytes):
                     size += weight((said,))
-                    self._tell(self.link.heard(said, now, more=bool(inbox) and taken < TURN_COUNT))
+                    self._filled = taken >= TURN_COUNT or size >= TURN_BYTES
+                    self._tell(self.link.heard(said, now, more=bool(inbox) and not self._filled))
                 elif isinstance(said, _Dialled):
                     self._connected(*said)
                 else:
                     self._tell(self.link.lost(str(said), now))
         finally:
-            self._took = taken
             self._hold(-size)
             if self._to_hear_first is not None:
                 self._to_hear_first -= taken
@@ -321,18 +310,16 @@ class Following:
                 items, own = await self._host.items(parse_filter(dict(filter), FILTER_VALUES_MAX))
                 self._tell(self.link.items(items, own, self._now))
             case do.LoadUnknown(ids):
-                unknown = await self._unknown(ids)
+                unknown = await lookups.unknown(self._host, ids)
                 self._tell(self.link.loaded(lambda running: running.unknown(unknown), self._now))
             case do.LoadPayloads(ids):
-                found = await self._host.read(lambda reader: _payloads(reader, ids))
+                found = await lookups.payloads(self._host, ids)
                 self._tell(self.link.loaded(lambda running: running.payloads(found), self._now))
             case do.LoadMissing(after, also):
-                looked, names = await self._missing(after, also)
+                looked, names = await lookups.missing(self._host, after, also)
                 self._tell(self.link.loaded(lambda running: running.lacking(looked, names), self._now))
             case do.LoadOwed(after, limit):
-                query, wall = LogQuery(self.spec.scope.parsed()), self._world.wall()
-                name = self.spec.name
-                owed = await self._host.read(lambda reader: _owed(reader, name, query, after, limit, wall))
+                owed = await lookups.owed(self._host, self.spec, after, limit, self._world.wall())
                 self._tell(self.link.owed(owed, self._now))
             case do.SavePull() | do.SavePush() | do.Tell():
                 await self._write_unwritten()
@@ -342,6 +329,8 @@ class Following:
                 if isinstance(effect, do.Noted) and self._unwritten:  # the last one says all that is to be kept
                     self._unwritten = deque(one for one in self._unwritten if not isinstance(one, do.Noted))
                 self._unwritten.append(effect)
+                if isinstance(effect, do.Bury) and self._todo and isinstance(self._todo[0], do.Bury):
+                    return  # one write for all that are buried together
                 await self._write_unwritten()
 
     def _announce(self, effect: Effect) -> None:
@@ -364,27 +353,15 @@ class Following:
         """In order: no checkpoint passes what is to be known of an operation before it."""
         while self._unwritten:
             self._write_at = self._now + WRITE_AGAIN_SECONDS
-            await self._write_down(self._unwritten[0])
-            self._unwritten.popleft()
+            buried = list(takewhile(lambda one: isinstance(one, do.Bury), self._unwritten))
+            await (self._write_letters(buried) if buried else self._write_down(self._unwritten[0]))
+            for _ in range(max(1, len(buried))):
+                self._unwritten.popleft()
 
-    async def _unknown(self, ids: tuple[str, ...]) -> list[str]:
-        """In parts, so that no single look-up takes long."""
-        unknown: list[str] = []
-        for start in range(0, len(ids), KNOWN_AT_ONCE):
-            part = ids[start : start + KNOWN_AT_ONCE]
-            known = await self._host.read(lambda reader, part=part: reader.known(part))  # type: ignore[misc]
-            unknown += [id for id in part if id not in known]
-        return unknown
-
-    async def _missing(self, after: Position, also: tuple[Name, ...]) -> tuple[Position, list[Name]]:
-        """Page by page, until all has been looked at, or there is much to ask for."""
-        names: list[Name] = []
-        while True:
-            looked, found = await self._host.read(partial(_missing_parents, after=after, also=also))
-            names += found
-            if looked == after or len(names) >= KNOWN_AT_ONCE:
-                return looked, names
-            after, also = looked, ()
+    async def _write_letters(self, buried: list[Effect]) -> None:
+        wall = self._world.wall()
+        dead = tuple(DeadLetter(one.direction, one.id, one.reason, wall) for one in buried if isinstance(one, do.Bury))
+        await self._write(lambda w: w.note_link(LinkChange(self.spec.name, dead=dead)))
 
     async def _write_down(self, effect: Effect) -> None:
         name, wall = self.spec.name, self._world.wall()
@@ -397,9 +374,6 @@ class Following:
                 self._moved = True
             case do.Tell(ancestors):
                 await self._write(lambda w: w.tell(ancestors))
-            case do.Bury(id, reason, direction):
-                letter = DeadLetter(direction, id, reason, wall)
-                await self._write(lambda w: w.note_link(LinkChange(name, dead=(letter,))))
             case do.Forget():
                 await self._write(lambda w: w.forget_link(name))
                 self._pull = Checkpoint()
@@ -580,26 +554,3 @@ def _forget(task: asyncio.Task[Applied]) -> None:
     """Nobody waits for it any more: what became of it is no news."""
     if not task.cancelled():
         task.exception()
-
-
-def _payloads(reader: Reader, ids: tuple[str, ...]) -> list[tuple[str, bytes]]:
-    selection = reader.select([Filter(ids=frozenset(ids))], len(ids), 0)
-    return _ordered([raw for _, raw in reader.payloads(selection.positions)])
-
-
-def _owed(reader: Reader, link: str, query: LogQuery, after: Any, limit: int, now: int) -> Owed:
-    page = reader.changes(query, after, None, limit, False, now, OWED_BYTES)
-    echoes = reader.echoes(link, after, page.complete_to)
-    raws = [entry.raw for entry in page.entries if entry.raw is not None and entry.position not in echoes]
-    return Owed(after, tuple(_ordered(raws)), page.complete_to, page.log)
-
-
-def _missing_parents(reader: Reader, after: Position, also: tuple[Name, ...]) -> tuple[Position, list[Name]]:
-    return reader.missing_parents(after, also)
-
-
-def _ordered(raws: list[bytes]) -> list[tuple[str, bytes]]:
-    """(id, bytes) in the order in which a peer is best given them."""
-    events = [_event(raw) for raw in raws]
-    by_id = {event.id: raw for event, raw in zip(events, raws, strict=True)}
-    return [(event.id, by_id[event.id]) for event in sending_order(events)]

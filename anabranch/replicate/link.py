@@ -43,7 +43,7 @@ from anabranch.wire.dialogue import Answer, Removed
 
 TEXT_MAX = 300
 DISTRUST = "the peer is not to be trusted: it "
-BARREN_SECONDS = 600  # of a replay: some ten millions of removals
+BARREN_SECONDS = 600  # of a replay: some ten millions of removals, say
 UNASKED_MAX = 100_000  # late answers to what was given up may be many
 RENEW_AFTER = 5_000  # messages to a plain relay on one connection
 
@@ -503,21 +503,27 @@ class Link(Standing):
             return self._accuse(str(broken), now)
         except Ended as ended:
             return self._refused(str(ended), now)
+        odd, stream.odd = stream.odd, []
+        for one in odd:
+            self._settled.bury(one)
         if got_on and self.phase is Phase.TAILING:
-            if not isinstance(answer, Removed):
-                self._barren_since = None
-            elif self._barren_since is None:
-                self._barren_since = now
-            elif now - self._barren_since > BARREN_SECONDS:
-                why = f"it sent nothing but removals for {BARREN_SECONDS} s, and came to no end"
+            if self._is_barren(isinstance(answer, Removed) or bool(odd), now):
+                why = (
+                    f"it sent nothing but removals and what nobody can take for {BARREN_SECONDS} s, and came to no end"
+                )
                 return [*self._intake.of_stream(), *self.lost(why, now)]
             self._await(now)
-        odd, stream.odd = stream.odd, []
-        buried = [effect for one in odd for effect in self._settled.bury(one)]
         if stream.replayed and self.phase is Phase.TAILING:
-            return [*buried, *self._intake.of_stream(), *self._follow(now)]
+            return [*self._intake.of_stream(), *self._follow(now)]
         full = stream.count >= self._timing.page_count or stream.bytes >= self._timing.page_bytes
-        return [*buried, *self._intake.of_stream()] if full else buried
+        return self._intake.of_stream() if full else []
+
+    def _is_barren(self, nothing_to_keep: bool, now: float) -> bool:
+        if not nothing_to_keep:
+            self._barren_since = None
+        elif self._barren_since is None:
+            self._barren_since = now
+        return self._barren_since is not None and now - self._barren_since > BARREN_SECONDS
 
     def _refused(self, reason: str, now: float) -> list[Effect]:
         before = self._intake.of_stream()  # what came before it was in order

@@ -8,6 +8,7 @@ of its name or its purpose.
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -30,6 +31,8 @@ from anabranch.replicate.spec import Direction, LinkSpec, Timing
 from anabranch.replicate.states import LinkState
 from anabranch.store.contract import LinkRecord, StoreError
 from anabranch.wire.address import normalised
+
+log = logging.getLogger(__name__)
 
 LINKS_MAX = 10_000
 SPREAD_SECONDS = 0.01  # between the first tries of links, so that many do not dial at once
@@ -143,8 +146,12 @@ class Links:
 
     async def stop(self) -> None:
         self._stopped = True  # who asks for a link from now on would make it anew, and forget how it stood
-        links, self.links = self.links, {}
-        await asyncio.gather(*(link.stop() for link in links.values()))
+        async with self._changing:  # who is about to add one does not get to it any more
+            links, self.links = self.links, {}
+        stopped = await asyncio.gather(*(link.stop() for link in links.values()), return_exceptions=True)
+        for name, error in zip(links, stopped, strict=True):
+            if isinstance(error, Exception):
+                log.error("a link did not stop in order", extra={"link": name, "cause": repr(error)})
 
     async def configure(self, configured: Iterable[LinkSpec]) -> dict[str, list[str]]:
         """Make the links of the settings file what it says, and touch no other but those that do the same."""
@@ -187,10 +194,10 @@ class Links:
 
     async def add(self, spec: LinkSpec) -> Following:
         async with self._changing:
-            self._check_running()
             return await self._add(spec)
 
     async def _add(self, spec: LinkSpec, paused: bool = False) -> Following:
+        self._check_running()
         if spec.name in self.links:
             raise LinkError(f"there is a link {spec.name!r} already; remove it first, or choose another name")
         for other in self.links.values():

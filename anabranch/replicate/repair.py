@@ -193,8 +193,8 @@ class Round:
                     ours.append(Send(message))
                 case dialogue.Found(event, raw):
                     self._take(Arrival(event, raw))
-                case dialogue.Odd():
-                    ours += self._settled.bury(effect) if self._pulls else []
+                case dialogue.Odd() if self._pulls:
+                    self._settled.bury(effect)
                 case dialogue.Finish():
                     ours += self._machine_finished()
                 case dialogue.Refuse(reason) | dialogue.Overflow(reason):

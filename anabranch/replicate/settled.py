@@ -30,6 +30,7 @@ class Settled:
         self.untaken = 0
         """How much of what is declined our own rules refuse."""
         self._later: dict[str, int] = {}  # of that, what they may take from a time on
+        self._letters: list[Effect] = []
         self._share = share if share is not None else Share(Room())
         self._given: set[str] = set()  # the peer has answered for it, and it was not looked for since
         self._sought: set[str] = set()  # the same, when the comparison that is under way began
@@ -123,12 +124,19 @@ class Settled:
         """How many the peer has refused, or taken and does not keep."""
         return len(self._vain)
 
-    def bury(self, odd: Odd) -> list[Effect]:
-        """The peer has something that can never be taken; told once."""
+    def bury(self, odd: Odd) -> None:
+        """The peer has something that can never be taken. Told once; what cannot be remembered is not told, or it would
+        be told each time."""
         if odd.id in self.declined:
-            return []
+            return
         self.decline(odd.id, refused=True)
-        return [Bury(odd.id, f"our rules: {odd.reason}", "pull")]
+        if odd.id in self.declined:
+            self._letters.append(Bury(odd.id, f"our rules: {odd.reason}", "pull"))
+
+    def letters(self) -> list[Effect]:
+        """What was buried since this was asked last, to be written down in one go."""
+        letters, self._letters = self._letters, []
+        return letters
 
     def decline(self, id: str, refused: bool = False, until: int | None = None) -> None:
         """We do not take it: `refused` by our own rules, or because it is known or superseded; or only not `until` a

@@ -87,11 +87,11 @@ class Standing:
         self._introduction = Introduction(None, self.spec.peer, self._wall)
         self._anchor: Anchor | None = None
         self._sent = self._unasked = 0
-        self._barren_since: float | None = None  # a replay that brings nothing but removals
+        self._barren_since: float | None = None  # a replay that brings nothing to keep
         self._epoch = ""
         self._target: ProgressToken | None = None
         self._own: ProgressToken | None = None  # where our log stood when our set was read
-        self._intake = Intake(self._numbers)
+        self._intake = Intake(self._numbers, self._settled)
         self._compare_at: float | None = None
         self._comparisons = Comparisons()
         self._portions = Portions()

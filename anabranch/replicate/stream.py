@@ -85,7 +85,7 @@ class Stream:
         self.count = self.bytes = 0
         """Of the page."""
         self.odd: list[Odd] = []
-        """What came and can never be taken; whoever takes it away empties it."""
+        """What came with the page and can never be taken; whoever takes it away empties it."""
         self._peer = peer
         self._epoch = epoch
         self._wanted = wanted
@@ -105,6 +105,7 @@ class Stream:
                 self._count(self._arrive(raw))
             case Removed(_, position, id):  # it moves us on, and takes nothing away: what is gone there may stay here
                 self._reach(position)
+                self.count += 1
                 if self._is_beyond:  # before that it may have been removed, and stored, and removed again
                     self._count(f"-{id}")
                 self._through = True
@@ -170,6 +171,8 @@ class Stream:
             if self._peer.kind is PeerKind.LOG:  # it takes what we take
                 raise Broken(f"sent no valid event: {found.reason}")
             self.odd.append(found)
+            self.count += 1
+            self.bytes += len(raw)
             self._through = True
             return found.id
         if isinstance(found, str):

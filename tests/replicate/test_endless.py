@@ -172,6 +172,15 @@ class OnlyRemovals(Circle):
         return ["CHANGES", self.name, "DELETED", self.at, f"{self.at:064x}", "deleted by its author"]
 
 
+def test_removals_fill_a_page_so_that_who_never_rests_is_asked_from_where_it_came_to() -> None:
+    peer = OnlyRemovals([])
+    drive = Drive(peer).run(1)
+    effects: list[Any] = []
+    for _ in range(1_000):
+        effects += drive.link.heard(json.dumps(peer.more()).encode(), drive.now, more=True)
+    assert [effect.through.position for effect in effects] == [500, 1_000]
+
+
 @pytest.mark.parametrize("brings_something", [True, False])
 def test_a_replay_of_nothing_but_removals_is_named_and_left_after_a_while(brings_something: bool) -> None:
     peer = OnlyRemovals([])

@@ -213,6 +213,41 @@ class SlowHost(FullHost):
         self.forgotten.append(name)
 
 
+async def test_no_link_outlives_the_stop_that_comes_while_it_is_added(links):
+    adding = [asyncio.create_task(links.add(spec(f"up{port}", f"ws://127.0.0.1:{port}/"))) for port in (9, 10)]
+    await asyncio.sleep(0.001)
+    await links.stop()
+    first, second = await asyncio.gather(*adding, return_exceptions=True)
+    assert isinstance(first, following.Following)  # was there, and was stopped
+    assert isinstance(second, LinkError)
+    assert not links.links
+    assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("link ")]
+
+
+async def test_a_reload_under_way_makes_no_link_anew_once_the_node_stops(links, monkeypatch):
+    configured = [spec(name, f"ws://127.0.0.1:{9 + at}/", origin="config") for at, name in enumerate("abc")]
+    await links.configure(configured[:2])
+    began = []
+    monkeypatch.setattr(links, "_begin", lambda spec, record: began.append(spec.name))
+    reload = asyncio.create_task(links.configure(configured))
+    await asyncio.sleep(0.001)
+    await links.stop()
+    await asyncio.gather(reload, return_exceptions=True)
+    assert set(began) <= {"c"}
+
+
+async def test_a_link_that_fails_to_stop_keeps_no_other_from_it(links, monkeypatch, caplog):
+    one, other = await links.add(spec("a")), await links.add(spec("b", "ws://127.0.0.1:10/"))
+
+    async def broken() -> None:
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(one, "_hang_up", broken)
+    await links.stop()
+    assert other._task.done()
+    assert "a link did not stop in order" in caplog.text
+
+
 async def test_a_command_is_answered_when_what_it_says_is_on_disk():
     host = SlowHost()
     links = Links(host, clock=time.monotonic, wall=lambda: 1_800_000_000, share=lambda: 0.5)

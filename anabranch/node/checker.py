@@ -6,6 +6,7 @@ It imports as little as it can, so that it is there quickly, and ends when the n
 from __future__ import annotations
 
 import os
+import signal
 import struct
 
 from anabranch.core import nostr
@@ -18,6 +19,7 @@ NICE = 10
 
 
 def work() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # which may be sent to all processes of a service: the node drains
     os.nice(NICE)
     with os.fdopen(0, "rb", buffering=1 << 20) as asked, os.fdopen(1, "wb", buffering=0) as answers:
         while len(head := asked.read(LENGTH.size)) == LENGTH.size:

@@ -19,7 +19,7 @@ from anabranch.core.token import Log
 from anabranch.node import now
 from anabranch.replicate.links import LinkError, spec_of
 from anabranch.replicate.spec import LinkSpec
-from anabranch.store.contract import Advance, Offer, Outcome, Reader, StoreError, TooMany, Writer
+from anabranch.store.contract import Advance, Offer, Outcome, Reader, StoreError, TooMany, TooSlow, Writer
 
 if TYPE_CHECKING:
     from anabranch.node.main import Node
@@ -94,9 +94,14 @@ class NodeHost:
                 f"more than {items_max} operations are in scope: raise limits.link_items, "
                 "or have several links with narrower scopes"
             ) from None
+        except TooSlow:
+            raise StoreError(
+                "reading what is in scope took too long: raise limits.query_seconds, or have several links with "
+                "narrower scopes"
+            ) from None
 
     async def prove(self, proofs: bytes) -> bytes | None:
-        return await self._node.prover.check(proofs)
+        return await self._node.prover.check_beside(proofs)
 
     def operation(self, event: Event, raw: bytes) -> Operation:
         """The operation that an event is under the node's own rules: what a client may not publish, a link may not."""

@@ -178,6 +178,8 @@ class Node:
         host, port = self.settings.host, self.settings.port
         try:
             return await self.loop.create_server(lambda: Connection(self), host, port, backlog=4096, reuse_address=True)
+        except UnicodeError as error:
+            raise CannotStart(f"cannot listen on {host}: it is no name of a host; another goes with --host") from error
         except OSError as error:
             other = "port goes with --port" if error.errno in _PORT_IS_NOT_OURS else "address goes with --host"
             raise CannotStart(f"cannot listen on {host}:{port}: {error.strerror}; another {other}") from error
@@ -231,12 +233,14 @@ class Node:
     async def stop(self) -> None:
         """Take nothing new, answer what was taken, say goodbye, close the store."""
         self.ready = False
-        if self._server is not None:
-            await self._drain(self._server)
-        await self.writer.stop()
-        self.prover.close()
-        self.readers.close()
-        self.store.close()
+        try:
+            if self._server is not None:
+                await self._drain(self._server)
+        finally:
+            await self.writer.stop()
+            self.prover.close()
+            self.readers.close()
+            self.store.close()
 
     async def _drain(self, server: asyncio.Server) -> None:
         server.close()
@@ -391,9 +395,15 @@ async def _serve(
         if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
             loop.add_signal_handler(number, stopping.set)
     node = Node(settings, store)
+    starting, signalled = loop.create_task(node.start()), loop.create_task(stopping.wait())
+    await asyncio.wait((starting, signalled), return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():
+        starting.cancel()
     try:
-        await node.start()
-    except (CannotStart, StoreError) as error:
+        await starting
+    except asyncio.CancelledError:
+        return await _stop(node)
+    except (CannotStart, StoreError, LinkError) as error:
         code = _refuse(str(error), _code(error), as_json)
         try:
             await node.stop()
@@ -407,7 +417,11 @@ async def _serve(
     else:
         _greet(node, remarks)
     started()
-    await stopping.wait()
+    await signalled
+    return await _stop(node)
+
+
+async def _stop(node: Node) -> int:
     _tell("stopping …")
     await node.stop()
     _tell("stopped; everything acknowledged is on disk")
@@ -424,7 +438,7 @@ def _needed(what: str) -> Iterator[None]:
 
 
 def _code(error: Exception) -> int:
-    return 4 if isinstance(error, StoreBusy) else 1
+    return 4 if isinstance(error, StoreBusy) else 2 if isinstance(error, LinkError) else 1
 
 
 def _refuse(text: str, code: int, as_json: bool) -> int:

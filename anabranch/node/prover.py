@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
 import subprocess
 import sys
@@ -22,7 +23,9 @@ from anabranch.node.checker import LENGTH
 
 log = logging.getLogger(__name__)
 
+START_SECONDS = 20.0  # on a machine that is just starting everything else, too
 HUNG_SECONDS = 8.0
+PAUSE_SECONDS, PAUSE_SECONDS_MAX = 0.1, 10.0
 AHEAD = 4  # batches that a worker is given before it has answered: it does not run dry while the node is busy
 BESIDE = 2  # of them, for each worker, from those who can wait: nobody who publishes stands behind more
 
@@ -37,10 +40,15 @@ class Prover:
         self._beside = asyncio.Semaphore(BESIDE * workers)
 
     async def start(self) -> None:
-        """Start the workers and wait until each has answered once: from then on they are as fast as they get."""
+        """Start the workers and wait until each has answered once: from then on they are as fast as they get. Raises
+        `OSError`."""
         for worker in self._workers:
             await worker.start()
-        await asyncio.gather(*(_answer(worker.submit, bytes(nostr.PROOF_BYTES)) for worker in self._workers))
+        try:
+            async with asyncio.timeout(START_SECONDS):
+                await asyncio.gather(*(worker.warmed_up() for worker in self._workers))
+        except TimeoutError:
+            raise OSError(f"it does not answer within {START_SECONDS:g} s") from None
 
     @property
     def working(self) -> bool:
@@ -55,14 +63,19 @@ class Prover:
         min(self._workers, key=lambda worker: worker.waiting).submit(proofs, done)
 
     async def check(self, proofs: bytes) -> bytes | None:
+        answer: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
+        self.submit(proofs, lambda held: None if answer.done() else answer.set_result(held))
+        return await answer
+
+    async def check_beside(self, proofs: bytes) -> bytes | None:
         """The same for who can wait: a page of a link's is far larger than what a client sends at once."""
         async with self._beside:
-            return await _answer(self.submit, proofs)
+            return await self.check(proofs)
 
     def replace_hung(self) -> None:
         """End workers that have not answered for too long; what they were asked counts as not checked."""
         for worker in self._workers:
-            worker.end_if_hung(now.monotonic() - HUNG_SECONDS)
+            worker.end_if_hung()
 
     def close(self) -> None:
         for worker in self._workers:
@@ -76,10 +89,12 @@ class _Worker(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._closing = False
+        self._warm = asyncio.Event()  # it has answered since it was started
+        self._pause = PAUSE_SECONDS  # before it is started again
 
     @property
     def working(self) -> bool:
-        return self._transport is not None
+        return self._warm.is_set()
 
     @property
     def waiting(self) -> int:
@@ -90,10 +105,16 @@ class _Worker(asyncio.Protocol):
         with theirs:
             self._process = self._spawn(theirs)
         await asyncio.get_running_loop().create_connection(lambda: self, sock=ours)
+        self.submit(bytes(nostr.PROOF_BYTES), lambda _: None)
+
+    async def warmed_up(self) -> None:
+        await self._warm.wait()
 
     def _spawn(self, theirs: socket.socket) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
-            [sys.executable, "-m", "anabranch.node.checker"],
+            # It finds what the node found, and looks for nothing in the folder where the node was started.
+            [sys.executable, "-P", "-m", "anabranch.node.checker"],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             stdin=theirs.fileno(),
             stdout=theirs.fileno(),
             # A Ctrl-C is for the node, which ends its workers itself. In a session of their own they would be scheduled
@@ -118,9 +139,12 @@ class _Worker(asyncio.Protocol):
             held = bytes(self._answered[:count])
             del self._answered[:count]
             done(held)
+        self._pause = PAUSE_SECONDS
+        self._warm.set()
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
+        self._warm.clear()
         unanswered, self._asked = self._asked, deque()
         self._answered.clear()
         for _, done, _ in unanswered:
@@ -132,19 +156,19 @@ class _Worker(asyncio.Protocol):
                 self._process.wait()
             self._restart = asyncio.get_running_loop().create_task(self._start_again())
 
-    def end_if_hung(self, since: float) -> None:
-        if self._asked and self._asked[0][2] < since and self._process is not None:
+    def end_if_hung(self) -> None:
+        patience = HUNG_SECONDS if self._warm.is_set() else START_SECONDS
+        if self._asked and self._asked[0][2] < now.monotonic() - patience and self._process is not None:
             self._process.kill()
 
     async def _start_again(self) -> None:
-        pause = 0.1
         while not self._closing:
-            await asyncio.sleep(pause)
+            await asyncio.sleep(self._pause)
+            self._pause = min(self._pause * 2, PAUSE_SECONDS_MAX)  # until it answers: it may start, and die at once
             try:
                 await self.start()
                 return
             except Exception as error:
-                pause = min(pause * 2, 10.0)
                 log.error("a signature checker cannot start; it is tried again", extra={"cause": str(error)})
 
     def close(self) -> None:
@@ -154,14 +178,3 @@ class _Worker(asyncio.Protocol):
         if self._process is not None:
             self._process.kill()
             self._process.wait()
-
-
-async def _answer(submit: Callable[[bytes, Done], None], proofs: bytes) -> bytes | None:
-    answer: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
-
-    def done(held: bytes | None) -> None:
-        if not answer.done():
-            answer.set_result(held)
-
-    submit(proofs, done)
-    return await answer

@@ -69,12 +69,20 @@ async def test_while_every_checker_is_full_of_a_links_pages_what_is_published_is
 
 
 async def test_what_is_published_stands_behind_few_pages_however_many_there_are(prover: Prover):
-    proven: list[asyncio.Task] = [asyncio.create_task(prover.check(PAGE)) for _ in range(20)]
+    proven: list[asyncio.Task] = [asyncio.create_task(prover.check_beside(PAGE)) for _ in range(20)]
     await asyncio.sleep(0)
     publisher = offered(prover, 20)
     await asyncio.wait_for(publisher.answered.wait(), 20)
     assert sum(page.done() for page in proven) <= 2 * BESIDE  # those before its two batches, and what went between
     assert await asyncio.gather(*proven) == [bytes([1]) * len(EVENTS)] * 20
+
+
+async def test_who_says_who_they_are_stands_behind_few_pages_however_many_there_are(prover: Prover):
+    proven: list[asyncio.Task] = [asyncio.create_task(prover.check_beside(PAGE)) for _ in range(50)]
+    await asyncio.sleep(0)
+    assert await prover.check(nostr.proof(EVENTS[0])) == bytes([1])
+    assert sum(page.done() for page in proven) <= 2 * BESIDE
+    await asyncio.gather(*proven)
 
 
 async def test_with_no_checker_at_work_it_is_said_at_once_that_nothing_could_be_checked(prover: Prover):

@@ -3,15 +3,20 @@
 import asyncio
 import os
 import signal
+import socket
+import subprocess
 import time
 from collections.abc import Callable, Iterator
+from contextlib import chdir, suppress
+from pathlib import Path
 
 import pytest
 from authors import Author, Event, ids, snapshot
 from processes import Node, children
-from sockets import RelayClient
+from sockets import ConnectionEnded, RelayClient
 
 from anabranch.node.checker import NICE
+from anabranch.node.prover import _Worker
 
 UNCHECKED = "error: the signature could not be checked; try again"
 
@@ -75,6 +80,62 @@ def test_checkers_stand_back_for_their_node_and_no_ctrl_c_of_its_terminal_reache
         assert os.getsid(pid) == os.getsid(node)  # only within one session does the scheduler heed how nice they are
         assert os.getpgid(pid) != os.getpgid(node)
         assert os.getpriority(os.PRIO_PROCESS, pid) == os.getpriority(os.PRIO_PROCESS, node) + NICE
+
+
+async def test_a_service_manager_that_tells_every_process_to_end_ends_the_node_once_all_is_answered(
+    start_node: Callable[..., Node], connect: Callable, author: Author
+) -> None:
+    one = start_node()
+    client: RelayClient = await connect(one)
+    events = notes(author, 1_500, "note")
+    for event in events:
+        await client.send("EVENT", event)
+    await client.next(("OK", events[0]["id"]))
+    assert one.process is not None
+    for pid in [*checkers(one), one.process.pid]:
+        os.kill(pid, signal.SIGTERM)
+    accepted = 0
+    with suppress(ConnectionEnded):
+        for event in events[1:]:
+            _, _, taken, message = await client.next(("OK", event["id"]))
+            assert taken, message
+            accepted += 1
+    assert accepted > 100  # had come before it
+    assert one.process.wait(10) == 0
+
+
+def test_checkers_take_no_module_from_the_folder_in_which_the_node_was_started(tmp_path: Path) -> None:
+    folder = tmp_path / "somewhere"
+    folder.mkdir()
+    for name in ("msgspec", "coincurve", "struct"):
+        (folder / f"{name}.py").write_text("raise SystemExit('taken from where it was started')")
+    one = Node(tmp_path / "data")
+    with chdir(folder):
+        one.start()
+    try:
+        assert one.http("GET", "/readyz").status == 200
+        assert "taken from" not in one.log_tail()
+    finally:
+        one.end()
+
+
+class Dying(_Worker):
+    """Its process is there, and is gone at once."""
+
+    starts = 0
+
+    def _spawn(self, theirs: socket.socket) -> subprocess.Popen[bytes]:
+        type(self).starts += 1
+        return subprocess.Popen(["true"], stdin=theirs.fileno(), stdout=theirs.fileno())
+
+
+async def test_a_checker_that_dies_as_soon_as_it_starts_is_started_again_ever_more_rarely() -> None:
+    worker = Dying()
+    await worker.start()
+    await asyncio.sleep(2)
+    assert not worker.working
+    worker.close()
+    assert 2 <= Dying.starts <= 6
 
 
 async def test_when_idle_checkers_are_killed_events_are_answered_and_stored_again_later(

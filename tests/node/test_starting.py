@@ -2,6 +2,10 @@
 
 import asyncio
 import errno
+import os
+import signal
+import socket
+import subprocess
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -11,20 +15,22 @@ import msgspec
 import pytest
 from inside import running, settings
 
-from anabranch.node import main
+from anabranch.config import LinkSettings
+from anabranch.node import main, prover
 from anabranch.node.prover import Prover
+from anabranch.replicate import links
 from anabranch.store.contract import StoreError
 from anabranch.store.opening import AnyStore, open_store
 
 AWAY = "cannot reach the server: too many connections"
 
 
-async def refused(folder: Path, prepare: Callable[[AnyStore], Any], port: int = 0) -> int:
+async def refused(folder: Path, prepare: Callable[[AnyStore], Any], **changes: Any) -> int:
     """Start a node that cannot; its exit code, once all of it has ended and the store is free again."""
     store = open_store(folder)
     prepare(store)
     async with asyncio.timeout(10):
-        asked = msgspec.structs.replace(settings(folder), port=port)
+        asked = msgspec.structs.replace(settings(folder), **changes)
         code = await main._serve(asked, store, None, (), lambda: None, False)
     assert not [thread for thread in threading.enumerate() if thread.name.startswith(("reader", "writer"))]
     open_store(folder).close()
@@ -92,7 +98,7 @@ async def test_an_address_that_is_taken_is_named(tmp_path: Path, capsys: pytest.
     taken = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
     async with taken:
         port = taken.sockets[0].getsockname()[1]
-        assert await refused(tmp_path, lambda store: None, port) == 1
+        assert await refused(tmp_path, lambda store: None, port=port) == 1
     said = capsys.readouterr().err
     assert said.startswith(f"anabranch: cannot listen on 127.0.0.1:{port}: ")
     assert said.endswith("; another port goes with --port\n")
@@ -106,3 +112,56 @@ async def test_the_greeting_leaves_the_writer_to_its_thread(
             patched.setattr(node.store.writer, "_all", fail(AssertionError("on the loop's thread")))
             main._greet(node, ())
         assert f"stream {node.log.stream[:8]}…, 0 operations so far" in capsys.readouterr().err
+
+
+class Silent(prover._Worker):
+    def _spawn(self, theirs: socket.socket) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(["sleep", "60"], stdin=theirs.fileno(), stdout=theirs.fileno())
+
+
+async def test_a_checker_that_never_answers_ends_the_start(
+    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prover, "_Worker", Silent)
+    monkeypatch.setattr(prover, "START_SECONDS", 0.5)
+    assert await refused(tmp_path, lambda store: None) == 1
+    said = "cannot start a process that checks signatures: it does not answer within 0.5 s"
+    assert capsys.readouterr().err == f"anabranch: {said}\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_node_that_is_told_to_end_while_it_starts_ends(
+    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    monkeypatch.setattr(prover, "_Worker", Silent)
+    asyncio.get_running_loop().call_later(0.5, os.kill, os.getpid(), number)
+    assert await refused(tmp_path, lambda store: None) == 0
+    assert capsys.readouterr().err.startswith("stopping …\nstopped")
+
+
+async def test_more_links_than_there_may_be_end_the_start(
+    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(links, "LINKS_MAX", 0)
+    configured = [LinkSettings(peer="ws://127.0.0.1:9/")]
+    assert await refused(tmp_path, lambda store: None, links=configured) == 2
+    assert capsys.readouterr().err == "anabranch: there are 0 links already\n"
+
+
+async def test_what_is_no_name_of_a_host_is_said(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    assert await refused(tmp_path, lambda store: None, host="a..b") == 1
+    assert capsys.readouterr().err.startswith("anabranch: cannot listen on a..b: ")
+
+
+async def test_what_fails_while_a_node_stops_keeps_nothing_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(self: main.Retention) -> None:
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(main.Retention, "stop", broken)
+    with pytest.raises(RuntimeError):
+        async with running(tmp_path):
+            pass
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith(("reader", "writer"))]
+    open_store(tmp_path).close()

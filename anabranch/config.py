@@ -132,8 +132,10 @@ class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     reconciliations: doc(Positive, "negentropy sessions of one connection") = 16
     reconcile_items: doc(Positive, "items of the set that a negentropy session compares") = 2_000_000
     link_items: doc(
-        Positive, "operations of this node in the scope of one link; while it compares, each takes 72 bytes of memory"
-    ) = 20_000_000
+        Positive,
+        "operations of this node in the scope of one link; each takes some 300 bytes of memory while they are read, "
+        "for `limits.query_seconds` at the most, and 72 while they are compared",
+    ) = 5_000_000
     reconcile_seconds: doc(Positive, "how long a negentropy session may be idle") = 60
     reconcile_bytes: doc(Positive, "memory for the sets of all negentropy sessions, and half as much for kept ones") = (
         536_870_912

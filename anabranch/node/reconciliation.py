@@ -86,23 +86,32 @@ class Sets:
         items_max = self._items_max if items_max is None else items_max
         if filter.limit is not None:  # the newest few: another set at every moment
             return await peer.read(lambda reader: _read(reader, filter, items_max))
+        items = None
+        while items is None:
+            items = await self._current(peer, filter, items_max)
+        if len(items) > items_max:
+            raise TooMany(f"more than {items_max} items")
+        self._make_room(filter)
+        return items
+
+    async def _current(self, peer: Peer, filter: Filter, items_max: int) -> Items | None:
+        """None: while somebody else was at the set it was given up, and with it what has changed since."""
         kept = self._kept.setdefault(filter, _Kept())
         self._kept.move_to_end(filter)
         try:
             async with kept.lock:
+                if self._kept.get(filter) is not kept:
+                    return None
                 if kept.items is None:
                     kept.changes = {}  # what changes from here on is noted, whether it will be read or not
                     kept.items = await peer.read(lambda reader: _read(reader, filter, items_max))
                 if kept.changes:
                     await self._bring_up_to_date(kept, kept.items)
-                items = kept.items = await self._without_expired(peer, kept.items)
+                kept.items = await self._without_expired(peer, kept.items)
+                return kept.items
         finally:
             if kept.items is None and not kept.lock.locked() and self._kept.get(filter) is kept:
                 del self._kept[filter]
-        if len(items) > items_max:
-            raise TooMany(f"more than {items_max} items")
-        self._make_room(filter)
-        return items
 
     async def _without_expired(self, peer: Peer, items: Items) -> Items:
         """What has expired is served to nobody, also when it was not removed yet."""
@@ -124,10 +133,9 @@ class Sets:
             raise
 
     def _make_room(self, newest: Filter) -> None:
-        while len(self._kept) > KEPT_SETS or (self.bytes > self._bytes_max and len(self._kept) > 1):
-            oldest = next(iter(self._kept))
-            if oldest == newest:
-                break
+        """The oldest go first; one that has no room even alone is not kept either."""
+        while len(self._kept) > KEPT_SETS or (self.bytes > self._bytes_max and self._kept):
+            oldest = next((one for one in self._kept if one != newest), newest)
             del self._kept[oldest]
 
     def published(self, operations: Iterable[Operation]) -> None:

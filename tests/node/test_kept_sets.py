@@ -294,6 +294,20 @@ async def test_the_sets_that_are_kept_are_those_asked_for_last(bench: Bench) -> 
     assert bench.reads == 40, "the one that came again and again was read once"
 
 
+async def test_a_set_that_has_no_room_even_alone_is_not_kept_and_is_right_for_all_who_wait_for_it(bench: Bench) -> None:
+    sets = Sets(1_000, 100)
+    bench.publish(sets, *map(made, range(10)))
+    bench.gate.clear()
+    asking = [asyncio.create_task(bench.set_of(sets)) for _ in range(3)]
+    await asyncio.sleep(0)
+    bench.gate.set()
+    await asking[0]
+    bench.publish(sets, made(10))
+    *_, last = await asyncio.gather(*asking)
+    assert last == {e.id for e in bench.stored}
+    assert not sets._kept
+
+
 async def test_a_set_that_has_missed_too_much_is_read_anew(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reconciliation, "CHANGES_MAX", 10)
     sets = Sets(1_000, 1 << 30)

@@ -108,7 +108,7 @@ def warnings(settings: Settings) -> list[str]:
         found.append(f"admin_token has fewer than {TOKEN_CHARACTERS_MIN} characters: it can be guessed")
     if settings.private and settings.relay_url is None:
         found.append("private without relay_url: an AUTH made for another relay is taken here too while it is fresh")
-    if token is None and not _is_loopback(settings.host):
+    if token is None and (settings.private or not _is_loopback(settings.host)):
         found.append(
             "no admin_token: who reaches the node from this machine, by a proxy too, may change its retention and links"
         )

@@ -75,6 +75,10 @@ def test_config_check_warns_of_what_may_surprise(run: Callable[..., Result], mon
     warnings = answer(run("config", "check", "--json"))["warnings"]
     for part in ("admin_token has fewer", "relay_url", "durability"):
         assert any(part in warning for warning in warnings)
+    monkeypatch.delenv("ANABRANCH_ADMIN_TOKEN")  # a private node often stands behind a proxy on its own machine
+    warnings = answer(run("config", "check", "--json"))["warnings"]
+    for part in ("may change its retention and links", "keys can only be made while the node is stopped"):
+        assert any(part in warning for warning in warnings)
 
 
 def setting_row(setting: Setting) -> str:

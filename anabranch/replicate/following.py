@@ -276,6 +276,8 @@ class Following:
             if task.cancelled():
                 continue
             if (error := task.exception()) is not None:
+                if not isinstance(error, StoreError):
+                    log.error("a link stumbled", exc_info=error, extra=self._fields())
                 self._drop_pages()
                 self._tell(self.link.not_applied(str(error), self._now))
                 continue

@@ -236,6 +236,8 @@ class HostProver:
         await asyncio.sleep(0.0002)
         return nostr.verify_proofs(proofs)
 
+    check_beside = check
+
     def replace_hung(self) -> None:
         pass
 

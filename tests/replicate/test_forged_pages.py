@@ -131,3 +131,17 @@ async def test_a_paused_link_stays_paused_though_a_forgery_is_found_out_late(fol
     await settled(followed)
     assert followed.link.state is LinkState.PAUSED
     assert followed.link.unsure
+
+
+async def test_a_fault_of_ours_in_a_page_is_no_fault_of_the_stores_and_is_logged(
+    followed: Following, caplog: pytest.LogCaptureFixture
+):
+    async def broken(proofs: bytes) -> bytes | None:
+        raise AttributeError("of ours")
+
+    followed._world.host.prove = broken
+    bring(followed, [(1, GOOD)])
+    await settled(followed)
+    assert followed.link.pull.contiguous.position == 0
+    (said,) = [record for record in caplog.records if record.message == "a link stumbled"]
+    assert said.exc_info

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Collection
 
 MESSAGE_OVERHEAD = 128  # bytes that a message takes besides its own: also empty ones fill the memory
+OPERATION_OVERHEAD = 1_000
 LINK_BYTES_MAX = 8 << 20
 LINK_BYTES_MIN = 64 << 10
 BYTES_MAX = 64 << 20
@@ -18,6 +19,11 @@ BYTES_MAX = 64 << 20
 def weight(messages: Collection[bytes]) -> int:
     """The bytes that these messages take."""
     return sum(map(len, messages)) + MESSAGE_OVERHEAD * len(messages)
+
+
+def weight_of_operations(size: int, count: int) -> int:
+    """The bytes that so many take, of such a size together: as they came, and taken apart."""
+    return 2 * size + OPERATION_OVERHEAD * count
 
 
 class Budget:

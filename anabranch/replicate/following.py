@@ -23,7 +23,7 @@ from anabranch.core.scope import FILTER_VALUES_MAX
 from anabranch.replicate import dialling, lookups
 from anabranch.replicate import effects as do
 from anabranch.replicate.applying import Host, Page
-from anabranch.replicate.budget import Budget, weight
+from anabranch.replicate.budget import Budget, weight, weight_of_operations
 from anabranch.replicate.dialling import Unreachable
 from anabranch.replicate.effects import Applied, Effect
 from anabranch.replicate.identity import Identity, NoIdentity
@@ -107,7 +107,8 @@ class Following:
         self._inbox: deque[bytes | Exception | _Dialled] = deque()
         self._to_hear_first: int | None = None  # messages that had come when a deadline passed
         self._filled = False  # the last turn took in as much as one may
-        self._held = 0  # bytes in the inbox and in pages that are not on disk yet
+        self._held = 0  # bytes in the inbox, in what is gathered and in pages that are not on disk yet
+        self._gathered = 0
         self._room = asyncio.Event()
         self._pages: deque[tuple[asyncio.Task[Applied], int, float]] = deque()
         self._pull = record.pull  # as it is on disk
@@ -149,6 +150,7 @@ class Following:
             async with asyncio.timeout(STOPPING_SECONDS):
                 await self._note_success(after=1)
         self.link.release()
+        self._weigh()
 
     # --- the loop ---
 
@@ -231,6 +233,14 @@ class Following:
     def _tell(self, effects: list[Effect]) -> None:
         """The machine was told something, and this is what it asks for."""
         self._todo.extend(effects)
+        self._weigh()
+
+    def _weigh(self) -> None:
+        """What the machine has gathered is held, too."""
+        gathered = weight_of_operations(*self.link.gathered)
+        if gathered != self._gathered:
+            self._hold(gathered - self._gathered)
+            self._gathered = gathered
 
     def _take_in(self) -> bool:
         """Hand what has come to the machine; not while too many pages wait for the disk, or it wants to hold back."""
@@ -413,7 +423,7 @@ class Following:
         echo_for = self._world.feeding(self.spec.peer)
         page = Page(self._host, self.spec.name, echo_for, self._world.wall(), asked)
         before = self._pages[-1][0] if self._pages else None
-        size = sum(len(arrival.raw) for arrival in asked.arrivals)
+        size = weight_of_operations(sum(len(arrival.raw) for arrival in asked.arrivals), len(asked.arrivals))
         self._hold(size)
         work = asyncio.create_task(self._bring_to_disk(page, before))
         work.add_done_callback(self._brought)

@@ -201,6 +201,13 @@ class Standing:
         return self._intake.count + (self.pusher.waiting if self.pusher else 0)
 
     @property
+    def gathered(self) -> tuple[int, int]:
+        """The bytes of what waits to become a page, and how many there are."""
+        stream, running = self._intake.stream, self.round
+        size, count = (stream.bytes, stream.count) if stream is not None else (0, 0)
+        return (size, count) if running is None else (size + running.found_bytes, count + len(running.found))
+
+    @property
     def deadline(self) -> float | None:
         """When `tick` is due, whatever else happens."""
         if self.state is LinkState.PAUSED:

@@ -141,7 +141,7 @@ class NothingProven(StuckHost):
 
 
 async def test_what_a_comparison_fetches_stops_the_socket_too(monkeypatch):
-    monkeypatch.setattr(budget, "LINK_BYTES_MAX", 3_000_000)
+    monkeypatch.setattr(budget, "LINK_BYTES_MAX", 6_000_000)
     archive = Archive()
 
     async def dial(url):
@@ -153,8 +153,49 @@ async def test_what_a_comparison_fetches_stops_the_socket_too(monkeypatch):
     links = Links(host, clock=loop.time, wall=lambda: WALL, share=lambda: 0.5)
     links._begin(LinkSpec("l", "ws://p/", EVERYTHING, Direction.PULL), LinkRecord("l", "ws://p/", "pull"))
     await asyncio.sleep(1)
-    assert 20 <= archive.read <= (3_000_000 + (1 << 20)) // MESSAGE + 2, "a page more than it may hold"
-    assert links.budget.held >= 2_000_000
+    assert 20 <= archive.read <= 6_000_000 // (2 * MESSAGE) + 2, "a message more than it may hold"
+    assert links.budget.held >= 4_000_000
+    host.gives_up.set()
+    await links.stop()
+    assert links.budget.held == 0
+
+
+LARGE = [serialise(signed(content="x" * 10_000, created_at=WALL - number)) for number in range(200)]
+
+
+class Shelf(Archive):
+    """The same, of which all have the same events."""
+
+    async def receive(self):
+        await self._asked.wait()
+        await asyncio.sleep(0)
+        self.read += 1
+        if self.read > len(LARGE):
+            await asyncio.Event().wait()
+        return [b'["EVENT","%s",%s]' % (self.name.encode(), LARGE[self.read - 1])]
+
+
+async def test_a_thousand_links_over_a_disk_that_hangs_hold_the_budget_and_a_little_each(monkeypatch):
+    shelves = []
+
+    async def dial(url):
+        shelves.append(Shelf())
+        return {"supported_nips": [1]}, shelves[-1]
+
+    monkeypatch.setattr(dialling, "dial", dial)
+    loop = asyncio.get_running_loop()
+    host, most = NothingProven(), 16 << 20
+    links = Links(host, clock=loop.time, wall=lambda: WALL, share=lambda: 0.5)
+    links.budget = Budget(most)
+    for number in range(1_000):
+        spec = LinkSpec(f"l{number}", f"ws://peer-{number}/", EVERYTHING, Direction.PULL)
+        links._begin(spec, LinkRecord(spec.name, spec.peer, "pull"))
+    before, read = -1, 0
+    while before != read or not read:
+        before, read = read, sum(shelf.read for shelf in shelves)
+        await asyncio.sleep(0.5)
+    assert most <= links.budget.held <= most + 1_000 * (budget.LINK_BYTES_MIN + 2 * 10_000 + 2_000)
+    assert 2 * 10_000 * read <= links.budget.held
     host.gives_up.set()
     await links.stop()
     assert links.budget.held == 0

@@ -256,4 +256,6 @@ def gap_text(gap: Gap, log: Log) -> str:
             return f"checkpoint of another stream: stream_id is {log.stream}"
         case GapReason.EPOCH_MISMATCH:
             return f"checkpoint of another epoch: epoch is {log.epoch}"
+        case GapReason.MESSAGE_MISMATCH:
+            return f"checkpoint of another history: its operation is not known at or before {gap.requested}"
     return f"checkpoint too old: min_seq is {gap.oldest}"

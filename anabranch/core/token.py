@@ -106,6 +106,14 @@ def gap(log: Log, since: Position) -> Gap | None:
     return None
 
 
+def message_gap(log: Log, token: ProgressToken, stands_at: Position | None) -> Gap | None:
+    """Why a token of this log cannot be resumed from for what it names: that is unknown here (None), or stands only
+    beyond it, because the log was set back and has grown anew."""
+    if not token.message or (stands_at is not None and stands_at <= token.position):
+        return None
+    return Gap(token.position, log.floor, log.tip, GapReason.MESSAGE_MISMATCH)
+
+
 def token_gap(log: Log, token: ProgressToken) -> Gap | None:
     """Why a token cannot be resumed from in this log, or None. Another stream or epoch is a reason of its own."""
     if token.stream != log.stream:

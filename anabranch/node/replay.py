@@ -20,10 +20,10 @@ from anabranch.core import filter as filters
 from anabranch.core.changes import ChangesQuery, ChangesRequest, RevisionQuery, SnapshotQuery
 from anabranch.core.changes import Mode as FeedMode
 from anabranch.core.filter import Filter
-from anabranch.core.nostr import Event
+from anabranch.core.nostr import Event, is_hex
 from anabranch.core.retention import Horizon
 from anabranch.core.revisions import GIFT_WRAP
-from anabranch.core.token import Position, ProgressToken, gap, token_gap
+from anabranch.core.token import Gap, Log, Position, ProgressToken, gap, message_gap, token_gap
 from anabranch.node import now
 from anabranch.node.hub import Hub, Style, Subscription, frame_events, frame_removal
 from anabranch.node.metrics import Metrics
@@ -203,6 +203,8 @@ class Replay:
     async def _tail(self, consumer: Consumer, asked: Changes, subscription: Subscription) -> None:
         """The log after `since`, in order; EOSE says how far this subscription is complete."""
         request = asked.request
+        if request.token is not None and await self._is_of_another_history(consumer, subscription, request.token):
+            return
         since, left = request.since, request.limit
         reading: asyncio.Task[Page] | None = None
         try:
@@ -271,13 +273,30 @@ class Replay:
         """Whether the floor has passed `since`, or this is not the log of the token that was shown; then the consumer
         is told, and the subscription is over."""
         lost = gap(page.log, since) if token is None else token_gap(page.log, structs.replace(token, position=since))
-        if lost is None:
+        if lost is not None:
+            self._tell_gap(consumer, subscription, lost, page.log, token)
+        return lost is not None
+
+    async def _is_of_another_history(
+        self, consumer: Consumer, subscription: Subscription, token: ProgressToken
+    ) -> bool:
+        """Whether what the token names is not in this log as far as it has come; then the consumer is told."""
+        if not token.message:
             return False
-        told = None if token is None else lost.to_wire(page.log, token)
-        text = changes.gap_text(lost, page.log)
+        known = is_hex(token.message, 64)
+        log, stands_at = await consumer.read(lambda r: (r.log(), r.position(token.message) if known else None))
+        lost = token_gap(log, token) or message_gap(log, token, stands_at)
+        if lost is not None:
+            self._tell_gap(consumer, subscription, lost, log, token)
+        return lost is not None
+
+    def _tell_gap(
+        self, consumer: Consumer, subscription: Subscription, lost: Gap, log: Log, token: ProgressToken | None
+    ) -> None:
+        told = None if token is None else lost.to_wire(log, token)
+        text = changes.gap_text(lost, log)
         consumer.send(frames.text(messages.changes_error(subscription.name, text, told)))
         consumer.subscription_ended(subscription)
-        return True
 
     async def _page(self, consumer: Consumer, request: ChangesRequest, since: Position, size: int) -> Page:
         return await consumer.read(

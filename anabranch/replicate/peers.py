@@ -129,6 +129,7 @@ def refused_for(reason: str) -> GapReason | None:
         "checkpoint too new": GapReason.TOKEN_TOO_NEW,
         "checkpoint of another epoch": GapReason.EPOCH_MISMATCH,
         "checkpoint of another stream": GapReason.STREAM_MISMATCH,
+        "checkpoint of another history": GapReason.MESSAGE_MISMATCH,
     }
     return next((missed for said, missed in words.items() if reason.startswith(said)), None)
 

@@ -196,6 +196,10 @@ class SqlReader(BookReader, ToldReader, CompactionReader, ABC):
         found = self._value(f"SELECT o.state FROM {operations_by_id(1)}", (bytes.fromhex(id),))
         return None if found is None else State(found)
 
+    def position(self, id: str) -> Position | None:
+        found = self._value(f"SELECT o.position FROM {operations_by_id(1)}", (bytes.fromhex(id),))
+        return None if found is None else Position(found)
+
     # --- the changes feed ---
 
     def bootstrap(self, query: SnapshotQuery, limit: int | None, now: int, begin: Begin | None = None) -> Selection:

@@ -56,6 +56,27 @@ async def test_a_token_of_this_log_resumes_and_one_of_another_gets_the_gap_in_to
     assert bare.frames[-1][3:] == ["checkpoint too new: max_seq is 3"]
 
 
+async def test_a_token_that_names_what_the_log_does_not_have_there_gets_a_gap(start_node, connect, author):
+    node = start_node()
+    client = await connect(node)
+    events = [author.event(content=str(number)) for number in range(4)]
+    await client.store(*events)
+    deletion = author.event(5, tags=[["e", events[1]["id"]]])
+    await client.store(deletion)
+    told = node.info()["changes_feed"]
+    token = {"streamId": told["stream_id"], "epoch": told["epoch"], "position": "3"}
+    for message in (events[2]["id"], events[0]["id"], events[1]["id"], ""):
+        assert (await client.changes({"mode": "log", "token": {**token, "messageCid": message}})).seqs[0] == 4
+    for message in (events[3]["id"], "ff" * 32, "no id"):
+        feed = await client.changes({"mode": "log", "token": {**token, "messageCid": message}, "live": True})
+        assert feed.error == "checkpoint of another history: its operation is not known at or before 3"
+        assert feed.frames[-1][4]["reason"] == "message_mismatch"
+        assert feed.frames[-1][4]["requested"] == {**token, "messageCid": message}
+        assert not feed.ids
+    another = {**token, "epoch": "another", "messageCid": "ff" * 32}
+    assert (await client.changes({"mode": "log", "token": another})).frames[-1][4]["reason"] == "epoch_mismatch"
+
+
 async def test_only_what_the_filter_matches_is_carried_and_the_end_is_the_tip(start_node, connect, author):
     node = start_node()
     client = await connect(node)

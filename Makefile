@@ -28,8 +28,8 @@ $(READY): requirements.lock pyproject.toml
 	@touch $@
 
 PIPELINE ?= on
-run: $(READY)    ## start a node on ./data, and the pipeline beside it on ./lake (PIPELINE=off: without)
-	@$(BIN)/anabranch serve --data ./data $(if $(filter off no 0,$(PIPELINE)),,--lake ./lake)
+run: $(READY)    ## start a node on ./data, and the pipeline beside it on ./lake (PORT=7448: there; PIPELINE=off: without)
+	@$(BIN)/anabranch serve --data ./data $(if $(PORT),--port $(PORT)) $(if $(filter off no 0,$(PIPELINE)),,--lake ./lake)
 
 demo: $(READY)   ## a five-minute story on a real node
 	@$(BIN)/anabranch demo

@@ -288,7 +288,7 @@ def load(
     try:
         settings = msgspec.convert(values, Settings)
     except msgspec.ValidationError as error:
-        raise ConfigError(_explain(str(error))) from None
+        raise ConfigError(_explain(str(error)) + _where(str(error), file)) from None
     _check(settings)
     return settings
 
@@ -318,7 +318,7 @@ def problems(
         try:
             msgspec.convert(alone, Settings)
         except msgspec.ValidationError as error:
-            found.append(_explain(str(error)))
+            found.append(f"{_explain(str(error))} in {file}")
     for variable in sorted(name for name in environment if name.startswith(PREFIX)):
         try:
             load(None, {variable: environment[variable]})
@@ -409,6 +409,16 @@ def _from_text(setting: Setting, text: str) -> Any:
     except (ValueError, msgspec.MsgspecError) as error:
         said = "" if setting.key in SECRET else f"={text!r}"
         raise ConfigError(f"{setting.variable}{said}: {_explain(str(error))}") from None
+
+
+def _where(error: str, file: Path | None) -> str:
+    """The file, where a value is wrong in it; else it came from the environment or a flag."""
+    try:
+        msgspec.convert({} if file is None else _read(file), Settings)
+    except msgspec.ValidationError as found:
+        if str(found) == error:
+            return f" in {file}"
+    return ""
 
 
 def _explain(error: str) -> str:

@@ -11,6 +11,7 @@ import click
 
 from anabranch.cli.admin import Admin
 from anabranch.cli.shell import Exit, Failure, Shell, options, rows
+from anabranch.cli.units import date
 from anabranch.replicate.refusals import refused_count
 from anabranch.store.held import is_held
 
@@ -210,6 +211,9 @@ def _line(one: dict[str, Any]) -> str:
     return f"{one['name']}  {one['direction']}  {one['peer']}  {one['state']}  {standing}"
 
 
+_TIMES = ("created at", "last success at", "last failure at")
+
+
 def _shown(one: dict[str, Any]) -> str:
     pairs = [
         (name.replace("_", " "), _value(value))
@@ -217,6 +221,7 @@ def _shown(one: dict[str, Any]) -> str:
         if name not in ("dead_letters", "transitions", "pull", "push") and value not in (None, {})
     ]
     pairs = [(name, refused_count(int(value)) if name == "dead letter count" else value) for name, value in pairs]
+    pairs = [(name, date(int(value)) if name in _TIMES else value) for name, value in pairs]
     for direction in ("pull", "push"):
         checkpoint = one[direction]
         if checkpoint is not None and checkpoint["contiguous"] is not None:

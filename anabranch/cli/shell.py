@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import functools
 import os
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from enum import IntEnum
 from pathlib import Path
+from types import FrameType
 from typing import Any, NoReturn
 
 import click
@@ -32,15 +35,17 @@ class Exit(IntEnum):
     FOUND_WRONG = 3
     IN_USE = 4
     INTERRUPTED = 130
+    TERMINATED = 143
 
 
 EXIT_CODES = {
     Exit.DONE: "done",
     Exit.FAILED: "failed; stderr says why",
     Exit.USAGE: "wrong usage or wrong settings; nothing was done",
-    Exit.FOUND_WRONG: "done, and something wrong was found (verify, config check, pipeline audit)",
+    Exit.FOUND_WRONG: "done, and something wrong was found (verify, config check, sim, pipeline audit)",
     Exit.IN_USE: "a running node holds the store, or another run the lake",
     Exit.INTERRUPTED: "interrupted by Ctrl-C",
+    Exit.TERMINATED: "ended by SIGTERM (serve and pipeline run finish what is under way, and end with 0)",
 }
 
 
@@ -50,6 +55,10 @@ class Failure(Exception):
     def __init__(self, text: str, code: Exit = Exit.FAILED) -> None:
         super().__init__(text)
         self.code = code
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM: a command cleans up as it does on Ctrl-C."""
 
 
 class Shell:
@@ -110,13 +119,16 @@ class Shell:
     def run(self, command: Callable[[], None]) -> None:
         """Carry out a command; whatever goes wrong becomes one line and an exit code."""
         try:
-            command()
+            with _terminable():
+                command()
         except (click.ClickException, click.exceptions.Exit, SystemExit):
             raise
         except BrokenPipeError:
             # Whoever read our output has had enough. Nothing more may be written, not even while exiting.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(Exit.FAILED)
+        except Terminated:
+            self.end("ended by SIGTERM", Exit.TERMINATED)
         except (KeyboardInterrupt, click.Abort):
             self.end("interrupted", Exit.INTERRUPTED)
         except Exception as error:
@@ -131,6 +143,24 @@ class Shell:
         with suppress(OSError):
             click.echo(f"anabranch: {text}", err=True)
         sys.exit(code)
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """SIGTERM is raised where we are; a command that hears it by itself does not get here."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(number: int, frame: FrameType | None) -> NoReturn:
+        signal.signal(number, signal.SIG_IGN)  # the cleaning up is not interrupted
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
 
 
 def _explain(error: Exception) -> tuple[str, Exit]:

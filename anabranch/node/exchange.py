@@ -12,6 +12,7 @@ from anabranch.node.http import Answer, Request
 
 BODY_MAX = 1_048_576
 HEAD_MAX = 65_536
+HEAD_TOO_LARGE = 431
 
 
 class Upgrade(msgspec.Struct, frozen=True):
@@ -87,10 +88,15 @@ class Exchange:
                     return self._whole(self._head)
                 else:  # there is no more for now
                     return None
-        except h11.RemoteProtocolError:
-            return refusal(400, "bad request")
+        except h11.RemoteProtocolError as error:
+            too_large = error.error_status_hint == HEAD_TOO_LARGE
+            return refusal(HEAD_TOO_LARGE, "head too large") if too_large else refusal(400, "bad request")
 
     def _begin(self, head: h11.Request) -> Step | None:
+        if self._unread - len(self._http.trailing_data[0]) > HEAD_MAX:
+            return refusal(HEAD_TOO_LARGE, "head too large")
+        if _header(head, b"content-length") and _header(head, b"transfer-encoding"):
+            return refusal(400, "bad request")  # a proxy before us may have seen another end of it
         if _header(head, b"upgrade").lower() == b"websocket":
             return self._upgrade(head)
         if int(_header(head, b"content-length") or 0) > BODY_MAX:

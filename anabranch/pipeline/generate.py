@@ -13,12 +13,10 @@ from __future__ import annotations
 import base64
 import hashlib
 import heapq
-import multiprocessing
 import os
 import random
 import tempfile
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -27,6 +25,7 @@ from anabranch.core import clock as clocks
 from anabranch.core import revisions, snapshots
 from anabranch.core.nostr import Keys, serialise
 from anabranch.core.revisions import GIFT_WRAP
+from anabranch.store import workers
 
 START = 1_735_689_600  # 2025-01-01: the same seed gives the same bytes on any day
 SPAN = 180 * 86_400
@@ -96,13 +95,16 @@ def generate(plan: Plan, out: Path, progress: Progress = lambda done, all: None)
         raise ValueError("there must be a document, and an operation for each")
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=".generating-") as folder:
         files, done = [], 0
-        with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as pool:
+        pool = workers.start(os.cpu_count() or 1)
+        try:
             jobs = [pool.submit(_write_chunk, plan, *span, str(Path(folder) / f"{span[0]}")) for span in plan.chunks]
             for job in jobs:
                 file, count = job.result()
                 files.append(file)
                 done += count
                 progress(done, plan.operations)
+        finally:
+            workers.end(pool)
         unfinished = Path(folder) / "all"
         with unfinished.open("wb") as file:
             file.writelines(line for _, line in heapq.merge(*(_timed_lines(name) for name in files)))

@@ -104,8 +104,8 @@ def explained(following: Following, clock: float, wall: int, own: Log, dead_lett
     link = following.link
     sentences = [_standing(link), _since(link, since, wall), *_waiting(link, clock), *_suspicion(link)]
     if link.pull.pending:
-        count = len(link.pull.pending)
-        sentences.append(f"{count} operations are received and not applied; {link.pull.pending[0].blocked}.")
+        waiting, first = link.pull.pending, link.pull.pending[0].blocked
+        sentences.append(f"{_operations(len(waiting))} received and not applied; {first}.")
     if link.crowded:
         others = f" and {len(link.crowded) - 1} others" if len(link.crowded) > 1 else ""
         sentences.append(
@@ -124,8 +124,8 @@ def explained(following: Following, clock: float, wall: int, own: Log, dead_lett
         )
     if dead_letters:
         sentences.append(
-            f"{refused_count(dead_letters)} operations were refused for good; `anabranch link show {link.spec.name}` "
-            f"lists them, `anabranch link repair {link.spec.name}` tries them again."
+            f"Refused for good: {refused_count(dead_letters)}; `anabranch link show {link.spec.name}` lists them, "
+            f"`anabranch link repair {link.spec.name}` tries them again."
         )
     return {
         "name": link.spec.name,
@@ -142,8 +142,8 @@ def explained(following: Following, clock: float, wall: int, own: Log, dead_lett
 
 def _standing(link: Link) -> str:
     if link.caught_up:
-        unkept = f", but for {link.unkept} operations that the peer has refused or does not keep" if link.unkept else ""
-        untaken = f", but for {link.untaken} operations that our rules refuse" if link.untaken else ""
+        unkept = f", but for {link.unkept} that the peer has refused or does not keep" if link.unkept else ""
+        untaken = f", but for {link.untaken} that our rules refuse" if link.untaken else ""
         but = unkept + untaken
         return f"It is live and caught up: the digests of both sides were equal{but}, and nothing is under way."
     if link.state is LinkState.LIVE and link.phase is Phase.STREAMING and (link.crowded or link.partial):
@@ -162,6 +162,10 @@ def _standing(link: Link) -> str:
 def _since(link: Link, since: int, wall: int) -> str:
     when = datetime.fromtimestamp(since, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     return f"It has been {str(link.state).replace('_', ' ')} since {when}, for {_spoken(max(0, wall - since))}."
+
+
+def _operations(count: int) -> str:
+    return "1 operation" if count == 1 else f"{count} operations"
 
 
 def _spoken(seconds: int) -> str:
@@ -183,10 +187,10 @@ def _waiting(link: Link, clock: float) -> list[str]:
         return [f"It waits while {link.round.step}."]
     if link.deferred:
         said = next(iter(link.deferred.values()))
-        waits = f"It waits for the peer to take {len(link.deferred)} operations or more, and goes on with the rest"
+        waits = f"It waits for the peer to take {_operations(len(link.deferred))} or more, and goes on with the rest"
         return [f"{waits}; the peer said: {said}.", *_advice(said)]
     if link.pusher is not None and not link.pusher.settled:
-        return [f"It waits for the peer to take {link.pusher.waiting} operations."]
+        return [f"It waits for the peer to take {_operations(link.pusher.waiting)}."]
     return [] if link.caught_up else [f"It waits while {link.phase}."]
 
 

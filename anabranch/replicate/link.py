@@ -84,7 +84,7 @@ class Link(Standing):
             effects = None
         if effects is None:
             doing = self.phase if self.round is None else self.round.step
-            return self.lost(f"no answer for {self._timing.patience:g} s while {doing}", now)
+            return self.lost(f"no answer for {self._patience.seconds:g} s while {doing}", now)
         self._await(now)
         return self._go_on(effects, now)
 
@@ -160,12 +160,12 @@ class Link(Standing):
         if self.phase is Phase.OFFLINE:
             return
         hurried = self.round is not None and self.round.hurried
-        self._patience.begin(now + (self._timing.hurry if hurried else self._timing.patience))
+        self._patience.begin(now, self._timing.hurry if hurried else self._timing.patience)
 
     def _await_push(self, now: float) -> None:
         """The pusher has got on, or has something new under way."""
         if self.pusher is not None and self.pusher.awaits_peer:
-            self._push_patience.begin(now + self._timing.patience)
+            self._push_patience.begin(now, self._timing.patience)
         else:
             self._push_patience.end()
 

@@ -14,11 +14,12 @@ class Patience:
     def __init__(self) -> None:
         self.until: float | None = None
         """None: no answer is waited for."""
+        self.seconds = 0.0
         self._put_off = 0
 
-    def begin(self, until: float) -> None:
+    def begin(self, now: float, seconds: float) -> None:
         """The peer was asked, or has got on with it."""
-        self.until = until
+        self.until, self.seconds = now + seconds, seconds
         self._put_off = 0
 
     def end(self) -> None:

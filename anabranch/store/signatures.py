@@ -6,16 +6,13 @@ Answers come in the order of the questions; whoever asks keeps a bounded number 
 
 from __future__ import annotations
 
-import multiprocessing
-import multiprocessing.connection
 import os
-import signal
-import threading
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from types import TracebackType
 
 from anabranch.core import nostr
+from anabranch.store import workers
 
 INLINE_FIRST = 2_000
 WORKERS_MAX = 4
@@ -47,10 +44,7 @@ class Signatures:
             held = nostr.verify_proofs(proofs)
             return lambda: held
         if self._pool is None:
-            # Spawned, not forked: a forked worker would share the descriptor of the store's lock, and could outlive us.
-            self._pool = ProcessPoolExecutor(
-                self.workers, multiprocessing.get_context("spawn"), initializer=_end_with_parent
-            )
+            self._pool = workers.start(self.workers)
         return self._pool.submit(nostr.verify_proofs, proofs).result
 
     def __enter__(self) -> Signatures:
@@ -60,17 +54,4 @@ class Signatures:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._pool is not None:
-            self._pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _end_with_parent() -> None:
-    """In a worker: leave Ctrl-C to the parent, and end when the parent does, however it ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def watch() -> None:
-        multiprocessing.connection.wait([parent.sentinel])
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
+            workers.end(self._pool)

@@ -67,7 +67,9 @@ def checked(raw: bytes, wanted: Filter) -> tuple[Event, bytes] | Odd | str:
         event, kept = nostr.parse(raw, PARSING)
     except Strange as error:
         claimed = nostr.claims(raw) if len(raw) <= LONG else None
-        return f"sent no valid event: {error}" if claimed is None else Odd(claimed[0], str(error), claimed[1])
+        if claimed is None:
+            return f"sent no valid event, nor one that others could have taken: {error}"
+        return Odd(claimed[0], str(error), claimed[1])
     except Invalid as error:
         return f"sent no valid event: {error}"
     if not filters.matches(wanted, event):

@@ -208,3 +208,26 @@ def test_a_body_in_chunks_is_refused_once_it_is_too_large(node: Node) -> None:
     with BareSocket(node.port, timeout=3) as bare:
         bare.sock.sendall(request("POST", "/", "Transfer-Encoding: chunked") + chunk * 16 + b"1\r\nx\r\n")
         assert read_answer(bare)[0] == 413
+
+
+def test_a_request_whose_end_others_may_see_elsewhere_is_refused_and_nothing_behind_it_is_one(node: Node) -> None:
+    hidden = b"0\r\n\r\n" + request("GET", "/livez")
+    both = request("POST", "/nope", f"Content-Length: {len(hidden)}\r\nTransfer-Encoding: chunked")
+    with BareSocket(node.port, timeout=3) as bare:
+        bare.sock.sendall(both + hidden)
+        status, *_ = read_answer(bare)
+        assert status == 400
+        assert bare.sock.recv(1) == b""
+
+
+@pytest.mark.parametrize("in_one_go", [True, False])
+def test_a_head_has_so_many_bytes(node: Node, in_one_go: bool) -> None:
+    head = request("GET", "/livez", f"X-Long: {'x' * 90_000}")
+    with BareSocket(node.port, timeout=3) as bare:
+        for part in [head] if in_one_go else [head[:80_000], head[80_000:]]:
+            bare.sock.sendall(part)
+        assert read_answer(bare)[0] == 431
+    fits = request("GET", "/livez", f"X-Long: {'x' * 60_000}")
+    with BareSocket(node.port, timeout=3) as bare:
+        bare.sock.sendall(fits + fits)
+        assert read_answer(bare)[0] == 200

@@ -124,5 +124,5 @@ def test_what_our_rules_refuse_is_said_where_it_is_said_to_be_caught_up():
     drive.run(10)
     one = SimpleNamespace(link=drive.link, caught_up_at=None, record=SimpleNamespace(last_success_at=None))
     said = explained(one, drive.now, 1_000, drive.own, dead_letters=10_000, since=0)["explanation"]
-    assert "caught up: the digests of both sides were equal, but for 1 operations that our rules refuse" in said[0]
-    assert said[-1].startswith("10,000 or more operations were refused for good")
+    assert "caught up: the digests of both sides were equal, but for 1 that our rules refuse" in said[0]
+    assert said[-1].startswith("Refused for good: 10,000 or more; ")

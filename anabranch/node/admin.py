@@ -186,14 +186,15 @@ class Admin:
         """A page of the whole log, every family, for whoever copies or counts it."""
         if request.method != "GET":
             return _NOT_ALLOWED
-        asked = {"after": 0, "until": None, "limit": log_pages.LINES_MAX}
+        asked: dict[str, int] = {}
         for name, value in parse_qsl(urlsplit(request.target).query, keep_blank_values=True):
-            if name not in asked:
+            if name not in ("after", "until", "limit"):
                 raise BadRequest(f"unknown field {name[:32]!r}")
             if not (value.isascii() and value.isdecimal() and len(value) <= 16):
                 raise BadRequest(f"{name} must be a non-negative integer")
             asked[name] = int(value)
-        after, until, limit = asked["after"], asked["until"], min(asked["limit"], log_pages.LINES_MAX)
+        after, until = asked.get("after", 0), asked.get("until")
+        limit = min(asked.get("limit", log_pages.LINES_MAX), log_pages.LINES_MAX)
         page = await self._node.readers.run(lambda reader: log_pages.page(reader, after, until, limit))
         return Answer(200, page, "application/jsonl")
 

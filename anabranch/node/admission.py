@@ -23,7 +23,7 @@ from anabranch.core.token import Position
 from anabranch.node.gate import Gate
 from anabranch.node.hub import Hub, Published
 from anabranch.node.metrics import Metrics
-from anabranch.node.prover import Prover
+from anabranch.node.prover import Checkers
 from anabranch.node.reconciliation import Sets
 from anabranch.node.writing import FORGED, WriterThread
 from anabranch.store.contract import Advance, Duplicate, Offer, Outcome, Refused, Stored, Superseded
@@ -59,7 +59,7 @@ class _Batch:
 class Admission:
     def __init__(
         self,
-        prover: Prover,
+        prover: Checkers,
         writer: WriterThread,
         hub: Hub,
         sets: Sets,

@@ -88,7 +88,7 @@ class NodeHost:
         """What we have of a filter, and our log as it was before that was read."""
         log, items_max = self._node.log, self._node.settings.limits.link_items
         try:
-            return await self._node.reconciliation.sets.of(self, filter, items_max), log
+            return await self._node.reconciliation.sets.of(self.read, filter, items_max), log
         except TooMany:
             raise StoreError(
                 f"more than {items_max} operations are in scope: raise limits.link_items, "

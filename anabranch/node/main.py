@@ -32,7 +32,7 @@ from anabranch.node.http import Http
 from anabranch.node.hub import Hub
 from anabranch.node.linking import NodeHost, Reloading, link_specs
 from anabranch.node.metrics import Metrics
-from anabranch.node.prover import Prover
+from anabranch.node.prover import Checkers, Prover
 from anabranch.node.readers import Readers
 from anabranch.node.reconciliation import Reconciliation
 from anabranch.node.replay import Replay
@@ -172,7 +172,7 @@ class Node:
         self.timing = Timing()
         self.follow: Callable[[World, LinkSpec, LinkRecord], Following] = Following
         workers = self.settings.verify_workers
-        self.prover = Prover(max(1, min(4, os.cpu_count() or 1) if workers is None else workers))
+        self.prover: Checkers = Prover(max(1, min(4, os.cpu_count() or 1) if workers is None else workers))
 
     async def _listen(self) -> asyncio.Server:
         host, port = self.settings.host, self.settings.port
@@ -269,12 +269,12 @@ class Node:
     # --- connections ---
 
     def has_room(self) -> bool:
-        return len(self._sockets) <= self.settings.limits.connections
+        return bool(len(self._sockets) <= self.settings.limits.connections)
 
     def opened(self, connection: Connection) -> bool:
         """Whether there is room for it at all; a few more than can be served get to hear that there is none."""
         self._sockets[connection] = None
-        return len(self._sockets) <= self.settings.limits.connections + SOCKETS_TO_REFUSE
+        return bool(len(self._sockets) <= self.settings.limits.connections + SOCKETS_TO_REFUSE)
 
     def upgraded(self, connection: Connection) -> None:
         self.sessions[connection] = None

@@ -15,7 +15,7 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable
-from typing import cast
+from typing import Protocol, cast
 
 from anabranch.core import nostr
 from anabranch.node import now
@@ -30,6 +30,21 @@ AHEAD = 4  # batches that a worker is given before it has answered: it does not 
 BESIDE = 2  # of them, for each worker, from those who can wait: nobody who publishes stands behind more
 
 Done = Callable[[bytes | None], None]
+
+
+class Checkers(Protocol):
+    """What a node asks to check signatures: processes, or what stands in for them in a simulated world."""
+
+    @property
+    def working(self) -> bool: ...
+    @property
+    def idle(self) -> bool: ...
+    async def start(self) -> None: ...
+    def submit(self, proofs: bytes, done: Done) -> None: ...
+    async def check(self, proofs: bytes) -> bytes | None: ...
+    async def check_beside(self, proofs: bytes) -> bytes | None: ...
+    def replace_hung(self) -> None: ...
+    def close(self) -> None: ...
 
 
 class Prover:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Protocol, TypeVar
 
 from anabranch.core import filter as filters
@@ -68,6 +68,12 @@ class _Kept:
         self.lock = asyncio.Lock()
 
 
+class Read(Protocol):
+    """Somebody's turn at the store: a connection's, or a link's."""
+
+    def __call__(self, read: Callable[[Reader], Items]) -> Awaitable[Items]: ...
+
+
 class Sets:
     """The sets of filters that were asked for of late, kept up with the log. On the event loop's thread alone."""
 
@@ -80,21 +86,21 @@ class Sets:
     def bytes(self) -> int:
         return _bytes(kept.items for kept in self._kept.values() if kept.items is not None)
 
-    async def of(self, peer: Peer, filter: Filter, items_max: int | None = None) -> Items:
+    async def of(self, read: Read, filter: Filter, items_max: int | None = None) -> Items:
         """The set of a filter as it is published now. `TooMany` where it has more items than a session may compare, or
         than `items_max`."""
         items_max = self._items_max if items_max is None else items_max
         if filter.limit is not None:  # the newest few: another set at every moment
-            return await peer.read(lambda reader: _read(reader, filter, items_max))
+            return await read(lambda reader: _read(reader, filter, items_max))
         items = None
         while items is None:
-            items = await self._current(peer, filter, items_max)
+            items = await self._current(read, filter, items_max)
         if len(items) > items_max:
             raise TooMany(f"more than {items_max} items")
         self._make_room(filter)
         return items
 
-    async def _current(self, peer: Peer, filter: Filter, items_max: int) -> Items | None:
+    async def _current(self, read: Read, filter: Filter, items_max: int) -> Items | None:
         """None: while somebody else was at the set it was given up, and with it what has changed since."""
         kept = self._kept.setdefault(filter, _Kept())
         self._kept.move_to_end(filter)
@@ -104,23 +110,23 @@ class Sets:
                     return None
                 if kept.items is None:
                     kept.changes = {}  # what changes from here on is noted, whether it will be read or not
-                    kept.items = await peer.read(lambda reader: _read(reader, filter, items_max))
+                    kept.items = await read(lambda reader: _read(reader, filter, items_max))
                 if kept.changes:
                     await self._bring_up_to_date(kept, kept.items)
-                kept.items = await self._without_expired(peer, kept.items)
+                kept.items = await self._without_expired(read, kept.items)
                 return kept.items
         finally:
             if kept.items is None and not kept.lock.locked() and self._kept.get(filter) is kept:
                 del self._kept[filter]
 
-    async def _without_expired(self, peer: Peer, items: Items) -> Items:
+    async def _without_expired(self, read: Read, items: Items) -> Items:
         """What has expired is served to nobody, also when it was not removed yet."""
 
-        def read(reader: Reader) -> Items:
+        def purged(reader: Reader) -> Items:
             expired = [item for item in reader.expired_items(now.seconds()) if item in items]
             return items.changed([], expired) if expired else items
 
-        return await peer.read(read)
+        return await read(purged)
 
     async def _bring_up_to_date(self, kept: _Kept, items: Items) -> None:
         noted, kept.changes = kept.changes, {}
@@ -223,7 +229,7 @@ class Reconciliation:
         if isinstance(query, RevisionQuery):
             rows = await peer.read(lambda reader: reader.current_revisions(query, self._items_max, now.seconds()))
             return await asyncio.to_thread(_build, rows), rows.tip
-        return await self.sets.of(peer, query), Position(0)
+        return await self.sets.of(peer.read, query), Position(0)
 
     def _has_room(self, items: Items) -> bool:
         """Whether one more set fits beside those of the sessions under way; a set that several share counts once."""

@@ -142,7 +142,8 @@ class Retention:
             await self._on_thread(lambda: opened.append(self._store.open_reader()))
             yield opened[0]
         finally:
-            await self._on_thread(lambda: [reader.close() for reader in opened])
+            for reader in opened:
+                await self._on_thread(reader.close)
 
     def _on_thread(self, work: Callable[..., T], *given: Any) -> Awaitable[T]:
         return asyncio.get_running_loop().run_in_executor(self._thread, work, *given)

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import combinations
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import apsw
 import msgspec
@@ -245,7 +245,7 @@ class Checks:
 
     def _revisions_are_right(self, host: Host) -> None:
         """A head is what nothing that is stored stands on, also by way of what is only heard of."""
-        revisions = host.store.connection.execute(
+        revisions: list[Any] = host.store.connection.execute(
             "SELECT r.document, r.revision, r.parents, o.head FROM revisions r JOIN operations o USING (position)"
         ).fetchall()
         stored = {(document, revision) for document, revision, _, _ in revisions}

@@ -94,7 +94,9 @@ class HostWriter(SqliteWriter):
         super().__init__(connection)
         self._host = host
 
-    def append(self, offers: Sequence[Offer], received_at: int, advance: Advance | None = None) -> list[Outcome]:
+    def append(
+        self, offers: Sequence[Offer], received_at: int, advance: Advance | None = None, epoch: str | None = None
+    ) -> list[Outcome]:
         changed: list[LinkChange] = []
 
         def noted(outcomes: Sequence[Outcome]) -> LinkChange:
@@ -102,7 +104,7 @@ class HostWriter(SqliteWriter):
             changed.append(advance(outcomes))
             return changed[0]
 
-        outcomes = super().append(offers, received_at, noted if advance is not None else None)
+        outcomes = super().append(offers, received_at, noted if advance is not None else None, epoch)
         self._host.watch.committed(self._host, offers, outcomes, changed[0] if changed else None)
         return outcomes
 
@@ -267,7 +269,7 @@ class HostNode(Node):
     def _equip(self) -> None:
         self.writer = HostWriterThread(self._host, self._host.store.writer, self.loop, self._removed)
         self.readers = HostReaders(self._host, self._host.store.open_reader())  # type: ignore[assignment]
-        self.prover = HostProver(self.loop)  # type: ignore[assignment]
+        self.prover = HostProver(self.loop)
         self.share = self._host.random.random
         self.timing = self._host.timing
         self.follow = partial(HostFollowing, self._host)

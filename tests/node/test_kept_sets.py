@@ -213,7 +213,7 @@ class Bench:
         sets.removed([Removal(one.id, one.created_at, one.pubkey, "why")])
 
     async def set_of(self, sets: Sets, filter: Filter = Filter()) -> set[str]:  # noqa: B008
-        return {id.hex() for id in (await sets.of(self, filter)).ids()}
+        return {id.hex() for id in (await sets.of(self.read, filter)).ids()}
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ import pytest
 
 from anabranch.sim import simulate
 
-MORE = range(100, 160)
-THOUSANDS = range(160, 5_160)
+MORE = range(100, 200)
+THOUSANDS = range(200, 5_200)
 
 
 def breached(first: int, count: int) -> list[tuple[int, list[str]]]:
@@ -13,9 +13,9 @@ def breached(first: int, count: int) -> list[tuple[int, list[str]]]:
 
 
 @pytest.mark.timeout(1_200)
-@pytest.mark.parametrize("first", range(MORE.start, MORE.stop, 30))
+@pytest.mark.parametrize("first", range(MORE.start, MORE.stop, 25))
 def test_in_more_worlds_nothing_is_breached(first: int):
-    assert breached(first, 30) == []
+    assert breached(first, 25) == []
 
 
 @pytest.mark.slow

@@ -70,11 +70,16 @@ class LinkChecks:
             self._answered(host, peer, record, change.push.contiguous)
 
     def said(self, host: Host, link: Link) -> None:
-        """Whenever a link comes to say that it is caught up, or says it of a later comparison, it must be so."""
+        """Whenever a link says that it is caught up, nothing of it is under way; and when it comes to say so, or says
+        it of a later comparison, it must be so."""
         key = host.name, link.spec.name
         peer = self.hosts.get(_host_of(link.spec.peer))
         if peer is not None and link.peer is not None and link.peer.kind is PeerKind.PLAIN:
             self._reaches.said(host, link, peer)
+        if link.caught_up and link.in_flight:
+            self._checks.breach(
+                f"{host.name}: {link.spec.name} says it is caught up, and {link.in_flight} operations are under way"
+            )
         if not link.caught_up or peer is None or peer.name in self.liars:
             self._equal.pop(key, None)
             return

@@ -21,7 +21,7 @@ from anabranch.core import clock, nostr, retention, revisions, snapshots
 from anabranch.core.checkpoint import Checkpoint
 from anabranch.core.token import Gap, GapReason, Log, Position, ProgressToken
 from anabranch.node import admission, hub, reconciliation, replay
-from anabranch.replicate import applying, comparisons, link, manner, peers, push, repair, settled
+from anabranch.replicate import applying, comparisons, link, manner, peers, push, repair, settled, standing
 from anabranch.replicate.effects import SavePush
 from anabranch.sim import host
 from anabranch.store import held, sql_reader, sql_writer, sqlite
@@ -88,7 +88,7 @@ def a_group_that_is_no_transaction(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(sql_writer, "transaction", statement_by_statement)
 
 
-@bug(seed=5, within=20)
+@bug(seed=11, within=20)
 def a_restored_backup_that_is_not_noticed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(held, "notice_restore", lambda writer, seen, moved=False: False)
 
@@ -102,7 +102,7 @@ def signatures_that_are_not_checked(patch: pytest.MonkeyPatch) -> None:
 # --- the feed ------------------------------------------------------------------------------------------------------
 
 
-@bug(seed=5, within=30)
+@bug(seed=16, within=30)
 def a_floor_that_is_off_by_one(patch: pytest.MonkeyPatch) -> None:
     def gap(log: Log, since: Position) -> Gap | None:
         if since < log.floor - 2:
@@ -259,7 +259,7 @@ def a_repair_that_fetches_nothing(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(repair.Round, "unknown", lambda self, ids: unknown(self, []))
 
 
-@bug(seed=2, within=30)
+@bug(seed=12, within=30)
 def a_repair_without_a_comparison(patch: pytest.MonkeyPatch) -> None:
     start = link.Link._start_round
 
@@ -315,6 +315,16 @@ def a_link_that_is_not_tried_again(patch: pytest.MonkeyPatch) -> None:
 def a_difference_of_which_one_is_overlooked(patch: pytest.MonkeyPatch) -> None:
     unknown = repair.Round.unknown
     patch.setattr(repair.Round, "unknown", lambda self, ids: unknown(self, list(ids)[1:]))
+
+
+@bug(seed=0, within=10)
+def a_link_that_is_caught_up_while_something_is_under_way(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(standing.Standing, "_quiet", True)
+
+
+@bug(seed=0, within=10)
+def a_push_that_counts_as_settled_before_it_is_answered(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(push.Pusher, "settled", True)
 
 
 # --- plain relays --------------------------------------------------------------------------------------------------

@@ -34,31 +34,33 @@ async def test_nothing_is_lost_across_cuts_at_any_moment(start_node, connect, au
     caught_up(follower)
 
 
+@pytest.mark.parametrize("direction", ["pull", "push"])
 @pytest.mark.parametrize(
     ("whom", "end"),
-    [("follower", Node.stop), ("follower", Node.kill9), ("source", Node.stop), ("source", Node.kill9)],
+    [("node", Node.stop), ("node", Node.kill9), ("peer", Node.stop), ("peer", Node.kill9)],
     ids=lambda one: one if isinstance(one, str) else one.__name__,
 )
-async def test_a_restart_resumes_from_the_checkpoint(start_node, connect, author, between, whom, end):
-    source, follower = start_node(), start_node()
-    proxy = between(source)
-    known = await publish(connect, source, author, 400, "before")
-    link(follower, proxy.url)
-    stood, whole = caught_up(follower)["pull"]["contiguous"], proxy.down
-    victim = source if whom == "source" else follower
+async def test_a_restart_resumes_from_the_checkpoint(start_node, connect, author, between, whom, end, direction):
+    peer, node = start_node(), start_node()
+    proxy = between(peer)
+    giver, way = (peer, "down") if direction == "pull" else (node, "up")
+    known = await publish(connect, giver, author, 400, "before")
+    link(node, proxy.url, direction=direction)
+    stood, whole = caught_up(node)[direction]["contiguous"], getattr(proxy, way)
+    victim = peer if whom == "peer" else node
     proxy.refuse()
     end(victim)
-    if victim is follower:
-        known |= await publish(connect, source, author, 10, "meanwhile")
+    if victim is not giver:
+        known |= await publish(connect, giver, author, 10, "meanwhile")
     victim.start()
-    assert shown(follower)["pull"]["contiguous"] == stood
-    proxy.down = 0
+    assert shown(node)[direction]["contiguous"] == stood
+    setattr(proxy, way, 0)
     proxy.refuse(False)
-    known |= await publish(connect, source, author, 10, "after")
-    follower.admin("POST", "links/up/resume")
-    until(lambda: ids(follower) == known, lambda: explained(follower))
-    caught_up(follower)
-    assert proxy.down < whole / 8, f"{proxy.down} of {whole} bytes"
+    known |= await publish(connect, giver, author, 10, "after")
+    node.admin("POST", "links/up/resume")
+    until(lambda: ids(peer) == ids(node) == known, lambda: explained(node))
+    assert caught_up(node)["repairs"] == 0
+    assert getattr(proxy, way) < whole / 8, f"{getattr(proxy, way)} of {whole} bytes"
 
 
 @pytest.mark.parametrize("whom", ["source", "follower"])

@@ -139,24 +139,3 @@ async def test_three_nodes_in_a_ring_end_equal(start_node, connect, author):
     until(lambda: all(ids(node) == known for node in nodes), "three equal nodes")
     for node in nodes:
         caught_up(node)
-
-
-def test_what_a_link_measures_carries_the_names_of_the_seed(start_node):
-    source, follower = start_node(), start_node()
-    link(follower, source.url, direction="both")
-    caught_up(follower)
-    metrics = follower.http("GET", "/metrics").text
-    for name in (
-        "sync_link_state",
-        "sync_checkpoint_pull_received",
-        "sync_checkpoint_pull_contiguous",
-        "sync_checkpoint_push_received",
-        "sync_checkpoint_push_contiguous",
-        "sync_inflight_events",
-        "sync_lag_positions",
-        "sync_lag_seconds",
-    ):
-        assert f'{name}{{direction="both",remote="{source.url}",scope="' in metrics
-    assert "sync_apply_latency_ms_count" in metrics
-    assert "# TYPE sync_gap_repairs_total counter" in metrics
-    assert "# TYPE sync_closure_missing_total counter" in metrics

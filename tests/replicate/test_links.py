@@ -9,7 +9,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from anabranch.config import LinkSettings, Settings
-from anabranch.core.checkpoint import Checkpoint
+from anabranch.core.checkpoint import Blocked, Checkpoint
 from anabranch.core.negentropy import Items
 from anabranch.core.scope import EVERYTHING
 from anabranch.core.token import Log, Position, ProgressToken
@@ -23,6 +23,7 @@ from anabranch.replicate.links import LinkError, Links, spec_of
 from anabranch.replicate.measuring import Measures
 from anabranch.replicate.refusals import refused_count
 from anabranch.replicate.spec import Direction, LinkSpec, Timing
+from anabranch.replicate.states import TRANSITIONS, Cue, LinkState
 from anabranch.store.contract import DEAD_LETTERS_MAX, StoreError
 
 LONG_PAUSES = Timing(retry_min=100.0)
@@ -292,6 +293,65 @@ async def test_what_finds_no_room_on_the_disk_is_counted_and_logged_once(monkeyp
     messages = [record.message for record in caplog.records if record.name == following.__name__]
     assert messages == ["a link was interrupted", "an operation is refused for good", "a link is in another state"]
     await links.stop()
+
+
+@pytest.fixture
+async def counted():
+    """A link whose peer is away, and the registry that it counts into."""
+    registry = CollectorRegistry()
+    links = Links(
+        FullHost(),
+        clock=time.monotonic,
+        wall=lambda: 1_800_000_000,
+        share=lambda: 0.5,
+        measures=Measures(registry),
+        timing=LONG_PAUSES,
+    )
+    one = await links.add(spec("up"))
+    await asyncio.sleep(0.05)  # it cannot be dialled, and waits
+    yield one, registry
+    await links.stop()
+
+
+DOUBTS = [
+    cue
+    for cue, after in TRANSITIONS[LinkState.LIVE].items()
+    if after is LinkState.REPAIRING and cue is not Cue.REPAIR  # which is no news to whoever asks for it
+]
+
+
+@pytest.mark.parametrize("reason", DOUBTS)
+async def test_a_repair_is_counted_by_what_led_to_it(counted, reason):
+    one, registry = counted
+    await one.command(lambda link, now: link._doubt(reason, "why", now))
+    repairs = {cue: registry.get_sample_value("sync_gap_repairs_total", {"reason": cue}) for cue in DOUBTS}
+    assert repairs == dict.fromkeys(DOUBTS) | {reason: 1}
+
+
+async def test_what_only_interrupts_a_link_is_counted_as_no_repair(counted):
+    one, registry = counted
+    await one.command(lambda link, now: [do.Noted("stream_lost", "it broke off"), do.Noted("not_applied", "no room")])
+    assert "sync_gap_repairs_total{" not in generate_latest(registry).decode()
+
+
+async def test_arrivals_that_wait_for_another_are_counted_by_what_they_need_and_their_page_is_timed(
+    counted, monkeypatch
+):
+    one, registry = counted
+    needs = [Blocked(id * 64, kind, "f" * 64, "it is not here") for id, kind in (("a", "x"), ("b", "y"), ("c", "x"))]
+
+    async def proven(self):
+        pass
+
+    async def stored(self, checkpoint):
+        return do.Applied(self.number, blocked=tuple(needs))
+
+    monkeypatch.setattr(following.Page, "prove", proven)
+    monkeypatch.setattr(following.Page, "store", stored)
+    await one.command(lambda link, now: [do.Apply(1, ())])
+    await one.command(lambda link, now: [])  # the page is on disk, and is collected
+    missing = {kind: registry.get_sample_value("sync_closure_missing_total", {"class": kind}) for kind in "xy"}
+    assert missing == {"x": 2, "y": 1}
 
 
 @pytest.mark.parametrize("direction", Direction)

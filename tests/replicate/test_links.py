@@ -352,6 +352,7 @@ async def test_arrivals_that_wait_for_another_are_counted_by_what_they_need_and_
     await one.command(lambda link, now: [])  # the page is on disk, and is collected
     missing = {kind: registry.get_sample_value("sync_closure_missing_total", {"class": kind}) for kind in "xy"}
     assert missing == {"x": 2, "y": 1}
+    assert registry.get_sample_value("sync_apply_latency_ms_count") == 1
 
 
 @pytest.mark.parametrize("direction", Direction)

@@ -17,6 +17,8 @@ from nostr_sdk import (
     Filter,
     Keys,
     Kind,
+    NostrSdkError,
+    RelayInformationDocument,
     RelayUrl,
     ReqTarget,
     SignerAuthenticator,
@@ -28,6 +30,8 @@ from nostr_sdk.nostr_sdk import uniffi_set_event_loop
 from processes import Node
 
 WAIT = timedelta(seconds=10)
+UNKNOWN_LIMITS = {"max_filters", "max_event_bytes", "max_filter_values"}
+"""Of the information document: it has no place for them, and reads past them, as past all that our feeds add."""
 
 
 @asynccontextmanager
@@ -144,6 +148,24 @@ async def test_it_carries_snapshots(node: Node, author: Author) -> None:
         bad = note(keys, "sealed", kind=42061, tags=tags[:2])
         output = await client.send_event(bad, ok_timeout=WAIT)
         assert "missing or malformed snapshot metadata" in str(output.failed)
+
+
+async def test_it_reads_what_a_node_says_of_itself_only_without_the_names_of_drafts(start_node: Callable) -> None:
+    told = start_node(config='contact = "mailto:me@example.com"\n').info()
+    with pytest.raises(NostrSdkError, match='invalid type: string "CF", expected u16'):
+        RelayInformationDocument.from_json(json.dumps(told))
+    numbers = [nip for nip in told["supported_nips"] if isinstance(nip, int)]
+    assert [nip for nip in told["supported_nips"] if nip not in numbers] == ["CF", "NEG-REV"]
+    read = RelayInformationDocument.from_json(json.dumps({**told, "supported_nips": numbers}))
+    assert read.supported_nips() == numbers
+    for name in ("name", "description", "software", "version", "contact"):
+        assert getattr(read, name)() == told[name]
+    limits = vars(read.limitation())
+    at_most = limits.pop("created_at_upper_limit").as_secs()
+    known = {name: value for name, value in limits.items() if value is not None}
+    assert known | {"created_at_upper_limit": at_most} == {
+        name: value for name, value in told["limitation"].items() if name not in UNKNOWN_LIMITS
+    }
 
 
 @pytest.fixture

@@ -24,7 +24,10 @@ from websockets.exceptions import WebSocketException
 
 GONE = (ConnectionEnded, WebSocketException, OSError)
 BATCH = 20
-HEALING_SECONDS_MAX = 60.0
+NUDGED_SECONDS_MAX = 90.0
+"""What a peer had no room for is given to it again within a minute."""
+ALONE_SECONDS_MAX = 150.0
+"""And a link waits until it tries again, for seconds where a few tries in a row have failed."""
 
 Fault = Callable[[Any, float], Awaitable[None]]
 
@@ -66,7 +69,7 @@ async def doubled(proxy: Proxy, seconds: float) -> None:
     """
     enough = proxy.repeated + 2
     proxy.repeat()
-    async with asyncio.timeout(SECONDS_MAX):
+    async with asyncio.timeout(2 * SECONDS_MAX):  # nobody may tell the link to try again
         while proxy.repeated < enough:
             proxy.cut()
             await asyncio.sleep(1.0)
@@ -112,32 +115,37 @@ class Writer:
 
 
 class Turmoil:
-    def __init__(self, seed: int, nodes: Sequence[Node], proxies: Sequence[Proxy], linked: Sequence[Node]) -> None:
-        """`linked` have a link of the usual name, each through one of the proxies."""
+    def __init__(
+        self, seed: int, nodes: Sequence[Node], proxies: Sequence[Proxy], linked: Sequence[Node], nudged: bool = True
+    ) -> None:
+        """`linked` have a link of the usual name, each through one of the proxies. Unless they are `nudged` they heal
+        by themselves, in their own time."""
         self._seed = seed
         self._nodes = nodes
         self._proxies = proxies
         self._linked = linked
+        self._nudging = self._nudged() if nudged else contextlib.nullcontext()
+        self._healing_seconds = NUDGED_SECONDS_MAX if nudged else ALONE_SECONDS_MAX
         self._began = time.monotonic()
         self._story: list[str] = []
 
     async def end_equal(self, *writers: Writer) -> None:
         """Let everything happen, then nothing more: all nodes have the same, and all that was acknowledged."""
-        with self._nudged():
+        with self._nudging:
             await self._rage(writers)
             for writer in writers:
                 acknowledged = len(writer.acknowledged)
                 async with RelayClient.open(writer.node.url) as client:
                     await writer.publish(client)
                 assert len(writer.acknowledged) == acknowledged + BATCH
-            await asyncio.to_thread(until, self._equal, self._told, HEALING_SECONDS_MAX)
+            await asyncio.to_thread(until, self._equal, self._told, self._healing_seconds)
             held = ids(self._nodes[0])
             for writer in writers:
                 lost = writer.acknowledged - held
                 assert not lost, f"{len(lost)} acknowledged, and lost: {self._told()}"
             assert held <= set().union(*(writer.sent for writer in writers))
             for node in self._linked:
-                await asyncio.to_thread(caught_up, node, seconds=HEALING_SECONDS_MAX)
+                await asyncio.to_thread(caught_up, node, seconds=self._healing_seconds)
         for node in self._nodes:
             node.verify()
 

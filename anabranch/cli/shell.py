@@ -153,7 +153,6 @@ def _terminable() -> Iterator[None]:
         return
 
     def end(number: int, frame: FrameType | None) -> NoReturn:
-        signal.signal(number, signal.SIG_IGN)  # the cleaning up is not interrupted
         raise Terminated
 
     before = signal.signal(signal.SIGTERM, end)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from anabranch.cli.shell import Exit, Failure, Shell
+from anabranch.cli.shell import Exit, Failure, Shell, Terminated
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -63,11 +63,11 @@ def _interruptible(command: Callable[..., None]) -> Callable[..., None]:
 
         thread = threading.Thread(target=work, name="command", daemon=True)
         thread.start()
-        with heard(signal.SIGINT) as interrupted:
-            while thread.is_alive() and not interrupted.is_set():
+        with heard(signal.SIGINT) as interrupted, heard(signal.SIGTERM) as terminated:
+            while thread.is_alive() and not (interrupted.is_set() or terminated.is_set()):
                 thread.join(POLL_SECONDS)
-            if interrupted.is_set():
-                _interrupt(thread)
+            if interrupted.is_set() or terminated.is_set():
+                _interrupt(thread, Terminated if terminated.is_set() else KeyboardInterrupt)
                 drop_until_ended(thread)
         if ended:
             raise ended[0]
@@ -84,9 +84,9 @@ def drop_until_ended(thread: threading.Thread) -> None:
         thread.join(POLL_SECONDS)
 
 
-def _interrupt(thread: threading.Thread) -> None:
-    """Raise KeyboardInterrupt in a thread, at the next step that is Python's."""
-    raised = ctypes.py_object(KeyboardInterrupt)
+def _interrupt(thread: threading.Thread, how: type[KeyboardInterrupt]) -> None:
+    """Raise it in a thread, at the next step that is Python's."""
+    raised = ctypes.py_object(how)
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), raised)
 
 

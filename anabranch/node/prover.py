@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 
 START_SECONDS = 20.0  # on a machine that is just starting everything else, too
 HUNG_SECONDS = 8.0
+COLD = 1_000  # batches that stand before one that is just starting, and may never answer
 PAUSE_SECONDS, PAUSE_SECONDS_MAX = 0.1, 10.0
 AHEAD = 4  # batches that a worker is given before it has answered: it does not run dry while the node is busy
 BESIDE = 2  # of them, for each worker, from those who can wait: nobody who publishes stands behind more
@@ -71,8 +72,9 @@ class Prover:
 
     @property
     def idle(self) -> bool:
-        """Whether a worker would take a batch up soon."""
-        return any(worker.waiting < AHEAD for worker in self._workers)
+        """Whether a worker would take a batch up soon; where all are just starting, one of these."""
+        soonest = min(worker.waiting for worker in self._workers)
+        return soonest < AHEAD or COLD <= soonest < COLD + AHEAD
 
     def submit(self, proofs: bytes, done: Done) -> None:
         min(self._workers, key=lambda worker: worker.waiting).submit(proofs, done)
@@ -113,7 +115,9 @@ class _Worker(asyncio.Protocol):
 
     @property
     def waiting(self) -> int:
-        return len(self._asked) if self._transport is not None else 1_000_000
+        if self._transport is None:
+            return 1_000_000
+        return len(self._asked) + (0 if self._warm.is_set() else COLD)
 
     async def start(self) -> None:
         ours, theirs = socket.socketpair()

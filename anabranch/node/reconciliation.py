@@ -66,6 +66,7 @@ class _Kept:
         self.items: Items | None = None
         self.changes: dict[tuple[int, bytes], bool] = {}  # whether it came or went, the last that happened to it
         self.lock = asyncio.Lock()
+        self.asked = 0  # by so many who have not got it yet
 
 
 class Read(Protocol):
@@ -104,6 +105,7 @@ class Sets:
         """None: while somebody else was at the set it was given up, and with it what has changed since."""
         kept = self._kept.setdefault(filter, _Kept())
         self._kept.move_to_end(filter)
+        kept.asked += 1
         try:
             async with kept.lock:
                 if self._kept.get(filter) is not kept:
@@ -116,6 +118,7 @@ class Sets:
                 kept.items = await self._without_expired(read, kept.items)
                 return kept.items
         finally:
+            kept.asked -= 1
             if kept.items is None and not kept.lock.locked() and self._kept.get(filter) is kept:
                 del self._kept[filter]
 
@@ -142,6 +145,8 @@ class Sets:
         """The oldest go first; one that has no room even alone is not kept either."""
         while len(self._kept) > KEPT_SETS or (self.bytes > self._bytes_max and self._kept):
             oldest = next((one for one in self._kept if one != newest), newest)
+            if oldest == newest and self._kept[newest].asked:
+                break  # the last of those who have asked for it lets it go
             del self._kept[oldest]
 
     def published(self, operations: Iterable[Operation]) -> None:

@@ -142,8 +142,7 @@ class Retention:
             await self._on_thread(lambda: opened.append(self._store.open_reader()))
             yield opened[0]
         finally:
-            for reader in opened:
-                await self._on_thread(reader.close)
+            await self._on_thread(_close, opened)
 
     def _on_thread(self, work: Callable[..., T], *given: Any) -> Awaitable[T]:
         return asyncio.get_running_loop().run_in_executor(self._thread, work, *given)
@@ -232,3 +231,8 @@ async def _first_of(seconds: float, *events: asyncio.Event) -> None:
     finally:
         for task in waiting:
             task.cancel()
+
+
+def _close(readers: Sequence[Reader]) -> None:
+    for reader in readers:
+        reader.close()

@@ -38,6 +38,7 @@ from anabranch.wire.address import discreet
 log = logging.getLogger(__name__)
 
 PAGES_AHEAD = 4
+LETTERS_AT_ONCE = 500
 TURN_COUNT = 500  # messages taken in before what they brought is applied
 TURN_BYTES = 1 << 20  # of them
 FAILURES_NOTED_SECONDS = 60  # between two writes that would only say that it failed once more
@@ -313,6 +314,7 @@ class Following:
             case do.Send(message):
                 await self._send(message)
             case do.Apply():
+                await self._write_unwritten()
                 await self._apply(effect)
             case do.Dial():
                 self._dialling = asyncio.create_task(self._dial())
@@ -365,7 +367,7 @@ class Following:
         """In order: no checkpoint passes what is to be known of an operation before it."""
         while self._unwritten:
             self._write_at = self._now + WRITE_AGAIN_SECONDS
-            buried = list(takewhile(lambda one: isinstance(one, do.Bury), self._unwritten))
+            buried = list(islice(takewhile(lambda one: isinstance(one, do.Bury), self._unwritten), LETTERS_AT_ONCE))
             await (self._write_letters(buried) if buried else self._write_down(self._unwritten[0]))
             for _ in range(max(1, len(buried))):
                 self._unwritten.popleft()

@@ -146,8 +146,12 @@ class Links:
 
     async def stop(self) -> None:
         self._stopped = True  # who asks for a link from now on would make it anew, and forget how it stood
-        async with self._changing:  # who is about to add one does not get to it any more
-            links, self.links = self.links, {}
+        await self._stop_all()
+        async with self._changing:  # until then somebody may have been about to begin one
+            await self._stop_all()
+
+    async def _stop_all(self) -> None:
+        links, self.links = self.links, {}
         stopped = await asyncio.gather(*(link.stop() for link in links.values()), return_exceptions=True)
         for name, error in zip(links, stopped, strict=True):
             if isinstance(error, Exception):

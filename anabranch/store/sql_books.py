@@ -139,8 +139,10 @@ class BookKeeper:
         if len(dead) <= room:
             return dead
         sql = "SELECT 1 FROM dead_letters WHERE link = ? AND direction = ? AND id = ?"
-        known = [one for one in dead if self._all(sql, (link, one.direction, one.id))]
-        return [*known, *[one for one in dead if one not in known][: max(room, 0)]]
+        found: dict[bool, list[DeadLetter]] = {True: [], False: []}
+        for one in dead:
+            found[bool(self._all(sql, (link, one.direction, one.id)))].append(one)
+        return found[True] + found[False][: max(room, 0)]
 
     def delete_link(self, name: str) -> bool:
         with self._changing():

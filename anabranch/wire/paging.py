@@ -30,7 +30,6 @@ from anabranch.wire import dialogue
 from anabranch.wire.dialogue import (
     AUTH_REQUIRED,
     BOUNDS,
-    LONG,
     PARSING,
     Accuse,
     Answer,
@@ -51,6 +50,7 @@ from anabranch.wire.dialogue import (
 CHUNKS_OPEN = 2
 KNOWN_BYTES_MAX = 4_096
 VALUES_MAX = 1 << 20
+ODD_BYTES_MAX = 1 << 20  # of what we cannot take: more would take long to take apart, and no relay takes it
 
 
 class Settled(msgspec.Struct, frozen=True):
@@ -66,7 +66,7 @@ def checked(raw: bytes, wanted: Filter) -> tuple[Event, bytes] | Odd | str:
     try:
         event, kept = nostr.parse(raw, PARSING)
     except Strange as error:
-        claimed = nostr.claims(raw) if len(raw) <= LONG else None
+        claimed = nostr.claims(raw) if len(raw) <= ODD_BYTES_MAX else None
         if claimed is None:
             return f"sent no valid event, nor one that others could have taken: {error}"
         return Odd(claimed[0], str(error), claimed[1])

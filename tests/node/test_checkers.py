@@ -15,8 +15,9 @@ from authors import Author, Event, ids, snapshot
 from processes import Node, children
 from sockets import ConnectionEnded, RelayClient
 
+from anabranch.core import nostr
 from anabranch.node.checker import NICE
-from anabranch.node.prover import _Worker
+from anabranch.node.prover import Prover, _Worker
 
 UNCHECKED = "error: the signature could not be checked; try again"
 
@@ -136,6 +137,22 @@ async def test_a_checker_that_dies_as_soon_as_it_starts_is_started_again_ever_mo
     assert not worker.working
     worker.close()
     assert 2 <= Dying.starts <= 6
+
+
+async def test_nothing_waits_for_a_checker_that_is_just_starting_while_there_is_another() -> None:
+    prover = Prover(2)
+    await prover.start()
+    one = prover._workers[0]
+    assert one._process is not None
+    one._process.kill()
+    async with asyncio.timeout(10):
+        while one._transport is None or one.working:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        one._process.send_signal(signal.SIGSTOP)
+        proof = nostr.proof(nostr.Keys(bytes([1]) * 32).sign(1, [], "", 1))
+        assert await asyncio.gather(*(prover.check(proof) for _ in range(100))) == [bytes([1])] * 100
+        assert prover.idle
+    prover.close()
 
 
 async def test_when_idle_checkers_are_killed_events_are_answered_and_stored_again_later(

@@ -305,6 +305,7 @@ async def test_a_set_that_has_no_room_even_alone_is_not_kept_and_is_right_for_al
     bench.publish(sets, made(10))
     *_, last = await asyncio.gather(*asking)
     assert last == {e.id for e in bench.stored}
+    assert bench.reads == 1
     assert not sets._kept
 
 

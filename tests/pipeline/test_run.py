@@ -169,6 +169,9 @@ class Background:
     def ctrl_c(self) -> None:
         os.killpg(self.process.pid, signal.SIGINT)
 
+    def terminate(self) -> None:
+        self.process.terminate()
+
     def end(self) -> tuple[int, str]:
         _, errors = self.process.communicate(timeout=60)
         return self.process.returncode, errors
@@ -221,8 +224,15 @@ def test_many_cycles_take_no_more_memory_a_java_that_was_killed_is_replaced_and_
     assert not [pid for pid in java if Path(f"/proc/{pid}").exists()]
 
 
-def test_ctrl_c_in_the_midst_of_a_command_is_one_line_and_leaves_no_java(
-    background: Callable[..., Background], tmp_path: Path
+@pytest.mark.parametrize(
+    ("end", "ending"),
+    [
+        (Background.ctrl_c, (130, "anabranch: interrupted\n")),
+        (Background.terminate, (143, "anabranch: ended by SIGTERM\n")),
+    ],
+)
+def test_what_ends_a_command_in_the_midst_is_one_line_and_leaves_no_java(
+    background: Callable[..., Background], tmp_path: Path, end: Callable[[Background], None], ending: tuple[int, str]
 ):
     make_store(tmp_path / "data", random_history(3, 60))
     lake = tmp_path / "lake"
@@ -235,7 +245,6 @@ def test_ctrl_c_in_the_midst_of_a_command_is_one_line_and_leaves_no_java(
         while not command.java() and time.monotonic() < deadline:
             time.sleep(0.1)
         java = command.java()
-        command.ctrl_c()
-        code, errors = command.end()
-    assert (code, errors) == (130, "anabranch: interrupted\n")
+        end(command)
+        assert command.end() == ending
     assert java and not [pid for pid in java if Path(f"/proc/{pid}").exists()]

@@ -16,12 +16,13 @@ from anabranch.core import nostr
 from anabranch.core.checkpoint import Checkpoint
 from anabranch.core.scope import EVERYTHING
 from anabranch.replicate import dialling
+from anabranch.replicate import effects as do
 from anabranch.replicate.budget import Budget
 from anabranch.replicate.following import Following
 from anabranch.replicate.room import Room
 from anabranch.replicate.spec import Direction, LinkSpec, Timing
 from anabranch.replicate.states import LinkState
-from anabranch.store.contract import LinkChange, LinkRecord
+from anabranch.store.contract import LinkChange, LinkRecord, StoreError
 
 SPEC = LinkSpec("up", "ws://127.0.0.1:9/", EVERYTHING, Direction.PULL)
 INFORMATION = {"changes_feed": {"stream_id": "s", "epoch": "e", "min_seq": 1, "max_seq": 3, "log": True}}
@@ -145,3 +146,23 @@ async def test_a_fault_of_ours_in_a_page_is_no_fault_of_the_stores_and_is_logged
     assert followed.link.pull.contiguous.position == 0
     (said,) = [record for record in caplog.records if record.message == "a link stumbled"]
     assert said.exc_info
+
+
+async def test_no_checkpoint_passes_a_dead_letter_that_could_not_be_written(followed: Following):
+    host, write = followed._world.host, followed._world.host.write
+    refuses = True
+
+    async def full(job: Any) -> Any:
+        if refuses:
+            raise StoreError("the disk is full")
+        return await write(job)
+
+    host.write = full
+    followed._todo.append(do.Bury(LATER.id, "no", "pull"))
+    bring(followed, [(1, GOOD)])
+    await settled(followed)
+    assert host.record.pull.contiguous.position == 0
+    assert host.reader.known([GOOD.id]) == set()
+    refuses = False
+    await followed._write_unwritten()
+    assert [letter.id for letter in host.reader.dead_letters("up")] == [LATER.id]

@@ -237,6 +237,22 @@ async def test_a_reload_under_way_makes_no_link_anew_once_the_node_stops(links, 
     assert set(began) <= {"c"}
 
 
+async def test_a_command_that_is_stuck_keeps_no_link_from_being_stopped(links, monkeypatch):
+    one = await links.add(spec("up"))
+
+    async def stuck(job):
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(links.host, "write", stuck)
+    adding = asyncio.create_task(links.add(spec("other", "ws://127.0.0.1:10/")))
+    await asyncio.sleep(0)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.1):
+            await links.stop()
+    assert one._task.done()
+    adding.cancel()
+
+
 async def test_a_link_that_fails_to_stop_keeps_no_other_from_it(links, monkeypatch, caplog):
     one, other = await links.add(spec("a")), await links.add(spec("b", "ws://127.0.0.1:10/"))
 

@@ -64,8 +64,7 @@ class Admin:
         if status == 401 or reason == "admin not configured":
             raise Failure(f"the node at {self.url} holds the store, and {self._why_not(status)}", Exit.IN_USE)
         if status >= 400:
-            text = f"the node at {self.url} answered {status}: {reason or http.client.responses.get(status)}"
-            raise Failure(text, Exit.USAGE if status == http.HTTPStatus.BAD_REQUEST else Exit.FAILED)
+            raise Failure(f"the node at {self.url} answered {status}: {reason or http.client.responses.get(status)}")
         return answer
 
     def _why_not(self, status: int) -> str:

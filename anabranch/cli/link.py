@@ -12,6 +12,7 @@ import click
 from anabranch.cli.admin import Admin
 from anabranch.cli.shell import Exit, Failure, Shell, options, rows
 from anabranch.cli.units import date
+from anabranch.replicate.links import LinkError, spec_of
 from anabranch.replicate.refusals import refused_count
 from anabranch.store.held import is_held
 
@@ -102,6 +103,10 @@ def add(
             if value is not None
         },
     }
+    try:
+        spec_of(body)
+    except LinkError as error:
+        raise Failure(str(error), Exit.USAGE) from error
     node = _node(shell)
     _finish(shell, node, node.request("POST", "/admin/links", body), wait, timeout)
 

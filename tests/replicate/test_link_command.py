@@ -45,8 +45,8 @@ async def test_a_link_is_added_shown_paused_resumed_repaired_reset_and_removed(s
 
 def test_what_cannot_be_done_is_said_with_what_to_do(start_node, tmp_path):
     node = start_node()
-    assert "peer must be the address of a relay" in run(node, "add", "http://x", code=1)["error"]
-    assert "lower-case hex" in run(node, "add", "ws://x", "--author", "me", code=1)["error"]
+    assert "peer must be the address of a relay" in run(node, "add", "http://x", code=2)["error"]
+    assert "lower-case hex" in run(node, "add", "ws://x", "--author", "me", code=2)["error"]
     assert "`anabranch link list` shows those there are" in run(node, "show", "nobody", code=1)["error"]
     assert "a link has a name" in run(node, "show", "", code=2)["error"]
     run(node, "add", "ws://127.0.0.1:9/", "--name", "x")

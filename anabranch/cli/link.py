@@ -12,7 +12,6 @@ import click
 from anabranch.cli.admin import Admin
 from anabranch.cli.shell import Exit, Failure, Shell, options, rows
 from anabranch.cli.units import date
-from anabranch.replicate.links import LinkError, spec_of
 from anabranch.replicate.refusals import refused_count
 from anabranch.store.held import is_held
 
@@ -103,6 +102,8 @@ def add(
             if value is not None
         },
     }
+    from anabranch.replicate.links import LinkError, spec_of  # here, and not above: no other command is to wait for it
+
     try:
         spec_of(body)
     except LinkError as error:

@@ -84,7 +84,7 @@ class Connection(asyncio.Protocol):
         self._frames: frames.FrameReader | None = None
         self.session: Session | None = None
         self._transport: asyncio.Transport | None = None
-        self.outlet = Outlet(node.loop, limits.send_buffer_bytes, node.outgoing.add, self._drop_lagging)
+        self.outlet = Outlet(node.turns, limits.send_buffer_bytes, node.outgoing.add, self._drop_lagging)
         self._closing = False
         self._live: dict[str, Subscription] | None = None
         self._reconciling: dict[str, Reconciling] | None = None

@@ -32,6 +32,7 @@ from anabranch.node.http import Http
 from anabranch.node.hub import Hub
 from anabranch.node.linking import NodeHost, Reloading, link_specs
 from anabranch.node.metrics import Metrics
+from anabranch.node.outlet import Turns
 from anabranch.node.prover import Checkers, Prover
 from anabranch.node.readers import Readers
 from anabranch.node.reconciliation import Reconciliation
@@ -79,6 +80,7 @@ class Node:
     async def start(self) -> None:
         """Raises `StoreError` and `CannotStart`."""
         self.loop = asyncio.get_running_loop()
+        self.turns = Turns(self.loop)
         self._equip()
         settings, limits = self.settings, self.settings.limits
         self._identity = self.store.writer.log()

@@ -8,13 +8,38 @@ let go for the size of one burst, and none that is stuck stays. Twice as much wa
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 
 from anabranch.node import now
 
+log = logging.getLogger(__name__)
+
 LAG_SECONDS = 2.0  # in which a reader that is too far behind has to come nearer
 STUCK_SECONDS = 0.5  # so long one that is twice too far behind may take nothing
 HIGH_WATER = 262_144
+
+
+class Turns:
+    """The ends of the event loop's turns, when all that has gathered goes out: whoever has something is flushed in one
+    go, and not each by a call of the loop of its own."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._waiting: list[Outlet] = []
+
+    def await_end(self, outlet: Outlet) -> None:
+        if not self._waiting:
+            self.loop.call_soon(self._end)
+        self._waiting.append(outlet)
+
+    def _end(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for outlet in waiting:
+            try:
+                outlet.end_turn()
+            except Exception:  # whatever is the matter with one socket, the others have their turn
+                log.exception("a socket could not be written to")
 
 
 class Outlet:
@@ -30,6 +55,7 @@ class Outlet:
         "_taken",
         "_took_at",
         "_transport",
+        "_turns",
         "_watch",
         "_written",
         "closed",
@@ -37,13 +63,14 @@ class Outlet:
 
     def __init__(
         self,
-        loop: asyncio.AbstractEventLoop,
+        turns: Turns,
         most: int,
         grown: Callable[[int], None],
         lagging: Callable[[], None],
     ) -> None:
         """`grown` is told of all that goes out, `lagging` is called when the reader has to be let go."""
-        self._loop = loop
+        self._turns = turns
+        self._loop = turns.loop
         self._most = most
         self._grown = grown
         self._lagging = lagging
@@ -91,7 +118,7 @@ class Outlet:
             self.flush()
         if not self._flushing:
             self._flushing = True
-            self._loop.call_soon(self._turn_ends)
+            self._turns.await_end(self)
 
     def flush(self) -> None:
         """Write what has gathered."""
@@ -103,7 +130,7 @@ class Outlet:
         self._gathered = 0
         self._grown(size)
 
-    def _turn_ends(self) -> None:
+    def end_turn(self) -> None:
         self._flushing = False
         self.flush()
         if self._transport is None or self.closed:

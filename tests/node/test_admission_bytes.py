@@ -21,6 +21,7 @@ from anabranch.node.connection import Connection
 from anabranch.node.gate import Gate
 from anabranch.node.hub import Hub, Style, Subscription
 from anabranch.node.metrics import Metrics
+from anabranch.node.outlet import Turns
 from anabranch.store.contract import Offer, Stored
 from anabranch.wire import frames
 from anabranch.wire.session import Publish, Session
@@ -98,6 +99,7 @@ class World:
             settings=settings,
             loop=asyncio.get_running_loop(),
             opened=lambda connection: True,
+            turns=Turns(asyncio.get_running_loop()),
             outgoing=SimpleNamespace(add=lambda size: None),
         )
 

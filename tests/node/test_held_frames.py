@@ -9,6 +9,7 @@ import pytest
 from anabranch.config import Settings
 from anabranch.node.connection import Connection
 from anabranch.node.metrics import Metrics
+from anabranch.node.outlet import Turns
 from anabranch.wire import frames
 from anabranch.wire.session import Effect, Prove, Send
 
@@ -38,6 +39,7 @@ class Line:
             closed=lambda connection: None,
             prove=self.prove,
             incoming=SimpleNamespace(add=lambda size: None),
+            turns=Turns(asyncio.get_running_loop()),
             outgoing=SimpleNamespace(add=lambda size: None),
         )
         self.connection = Connection(node)

@@ -60,6 +60,7 @@ class Reader:
             hub=self.hub,
             metrics=self.metrics,
             opened=lambda connection: True,
+            turns=outlets.Turns(asyncio.get_running_loop()),
             outgoing=Allowance(all_together, sockets, lambda one: one.outlet.waiting, Connection.give_up),
         )
         self.connection = Connection(node)

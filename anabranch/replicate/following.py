@@ -172,6 +172,7 @@ class Following:
         self._mark()
         while self._todo:
             await self._perform(self._todo.popleft())
+        self._stirred.clear()  # whatever comes from here on, also while something is written down, is not waited past
         busy = self._collect() or self._take_in() or self._flush()
         if self._filled:
             await asyncio.sleep(0)  # much that asks for nothing is taken in without a wait: others have their turn
@@ -181,7 +182,6 @@ class Following:
             await self._write_unwritten()
         if self._moved:
             await self._note_success(SUCCESS_NOTED_SECONDS)
-        self._stirred.clear()
         due = self.link.deadline
         if due is not None and due <= self._world.clock():
             self._tell(self.link.tick(self._now))

@@ -15,7 +15,7 @@ from test_applying import Host, token
 from anabranch.core import nostr
 from anabranch.core.checkpoint import Checkpoint
 from anabranch.core.scope import EVERYTHING
-from anabranch.replicate import dialling
+from anabranch.replicate import dialling, following
 from anabranch.replicate import effects as do
 from anabranch.replicate.budget import Budget
 from anabranch.replicate.following import Following
@@ -166,3 +166,24 @@ async def test_no_checkpoint_passes_a_dead_letter_that_could_not_be_written(foll
     refuses = False
     await followed._write_unwritten()
     assert [letter.id for letter in host.reader.dead_letters("up")] == [LATER.id]
+
+
+async def test_what_a_link_is_told_while_it_writes_something_down_is_not_waited_past(
+    followed: Following, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(following, "SUCCESS_NOTED_SECONDS", 1)
+    host, write, writing = followed._world.host, followed._world.host.write, asyncio.Event()
+
+    async def slow(job: Any) -> Any:
+        writing.set()
+        await asyncio.sleep(0.01)
+        return await write(job)
+
+    host.write = slow
+    followed.caught_up_at, followed._moved = 0.0, True
+    followed._stirred.set()
+    await writing.wait()
+    followed.call(lambda link, now: [do.Bury(LATER.id, "no", "pull")])
+    async with asyncio.timeout(5):
+        while not host.reader.dead_letters("up"):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)

@@ -34,22 +34,20 @@ from anabranch.replicate.patience import Patience
 from anabranch.replicate.peers import PeerKind
 from anabranch.replicate.push import Pusher
 from anabranch.replicate.repair import CROWDED_MAX, Round, RoundFailed, Step
-from anabranch.replicate.standing import Standing
-from anabranch.replicate.states import TRANSITIONS, Cue, LinkState, Phase
+from anabranch.replicate.retreat import Retreating
+from anabranch.replicate.states import Cue, LinkState, Phase
 from anabranch.replicate.stream import Broken, Ended, Stream
 from anabranch.wire import dialogue
 from anabranch.wire.authentication import NotLetIn
 from anabranch.wire.dialogue import Answer, Removed
 
-TEXT_MAX = 300
-DISTRUST = "the peer is not to be trusted: it "
 BARREN_SECONDS = 600  # of a replay: some ten millions of removals, say
 UNASKED_MAX = 100_000  # late answers to what was given up may be many
 RENEW_AFTER = 5_000  # messages to a plain relay on one connection
 
 
-class Link(Standing):
-    """The machine over `Standing`."""
+class Link(Retreating):
+    """The machine, on from a connection that is to be had."""
 
     # --- the connection ---
 
@@ -119,42 +117,6 @@ class Link(Standing):
         self.phase = Phase.ANCHORING
         self._anchor = Anchor(known, peer, self.spec.scope, self._bounds, self._name("anchor"))
         return self._anchor.start()
-
-    def lost(self, reason: str, now: float) -> list[Effect]:
-        """The connection is gone, or is to go: what was not applied is forgotten, and it is tried again later."""
-        if self.phase is Phase.OFFLINE:
-            return []
-        self._manner.lost(self.round)
-        effects = self._retreat(reason, now)
-        if self._pauses.exhausted and Cue.EXHAUSTED in TRANSITIONS[self.state]:
-            effects += self._turn(Cue.EXHAUSTED, reason)
-        return effects
-
-    def _retreat(self, reason: str, now: float, code: str = "stream_lost") -> list[Effect]:
-        """Hang up, and come back after a pause."""
-        reached = self.peer is not None and self.phase is not Phase.DIALLING
-        polls = self.state is LinkState.DEGRADED_POLL
-        self.retry_at = now + self._pauses.after_failure(now, polls=polls, reached=reached)
-        self.last_error = reason[:TEXT_MAX]
-        self._hang_up()
-        return [do.HangUp(), do.Noted(code, self.last_error)]
-
-    def _hang_up(self) -> None:
-        self.phase = Phase.OFFLINE
-        self._clear()
-
-    def _turn(self, cue: Cue, why: str) -> list[Effect]:
-        before, self.state = self.state, TRANSITIONS[self.state][cue]
-        return [do.Told(before, self.state, cue, why[:TEXT_MAX])]
-
-    def _doubt(self, cue: Cue, why: str, now: float) -> list[Effect]:
-        """The checkpoint may not hold: compare on a new connection before anything else."""
-        return [*self._retreat(why, now, cue), *self._suspect(cue, why)]
-
-    def _suspect(self, cue: Cue, why: str) -> list[Effect]:
-        self.unsure = True
-        self.repairs += self.state is not LinkState.REPAIRING
-        return self._turn(cue, why)
 
     def _await(self, now: float) -> None:
         if self.phase is Phase.OFFLINE:
@@ -293,17 +255,6 @@ class Link(Standing):
         if self.round.awaits_peer:
             self._await(now)
         return self._go_on(effects, now)
-
-    def _accuse(self, what: str, now: float) -> list[Effect]:
-        return self._doubt(Cue.DISORDER, DISTRUST + what, now)
-
-    def _accuse_late(self, what: str) -> list[Effect]:
-        """It was found out only after the connection was gone: it is named all the same."""
-        if Cue.DISORDER not in TRANSITIONS[self.state]:
-            self.unsure = True
-            return []
-        self.last_error = (DISTRUST + what)[:TEXT_MAX]
-        return [do.Noted(Cue.DISORDER, self.last_error), *self._suspect(Cue.DISORDER, self.last_error)]
 
     def _round_done(self, now: float) -> list[Effect]:
         done, self.round = self.round, None
@@ -568,10 +519,6 @@ class Link(Standing):
         if written.contiguous.domain == known.domain and written.contiguous.position > known.position:
             self.pull = written
 
-    def not_applied(self, reason: str, now: float) -> list[Effect]:
-        """The store could not take a page; none after it was applied either."""
-        return [] if self.phase is Phase.OFFLINE else self._retreat(f"our own store: {reason}", now, "not_applied")
-
     def _go_on(self, effects: list[Effect], now: float) -> list[Effect]:
         """What follows from where things stand after a call."""
         if self.phase is Phase.OFFLINE:
@@ -622,48 +569,6 @@ class Link(Standing):
         effects = self.pusher.owed(owed, now)
         self._await_push(now)
         return self._go_on(effects, now)
-
-    # --- the operator ---
-
-    def pause(self, now: float) -> list[Effect]:
-        if self.state is LinkState.PAUSED:
-            return []
-        self._hang_up()
-        self.retry_at = None
-        return [do.HangUp(), *self._turn(Cue.PAUSE, "")]
-
-    def resume(self, now: float) -> list[Effect]:
-        if self.state is not LinkState.PAUSED:
-            return self._at_once(now)
-        return [*self._turn(Cue.RESUME, ""), *self._at_once(now)]
-
-    def repair(self, now: float) -> list[Effect]:
-        """Compare everything anew."""
-        if self.state is LinkState.PAUSED:
-            return []
-        self.unsure = True
-        self.repairs += 1
-        self._manner.forget()
-        self._hang_up()
-        return [do.HangUp(), *self._turn(Cue.REPAIR, ""), *self._at_once(now)]
-
-    def reset(self, now: float) -> list[Effect]:
-        """Forget the checkpoints, and begin as if the link were new."""
-        self._hang_up()
-        self.pull = self.push = Checkpoint()
-        self.unsure, self.crowded, self._pushed, self._seen = False, (), None, None
-        self._manner.forget()
-        return [do.HangUp(), do.Forget(), *self._turn(Cue.RESET, ""), *self._at_once(now)]
-
-    def release(self) -> None:
-        """The link is no more: what it holds is free for others."""
-        self._hang_up()
-        self._settled.clear()
-
-    def _at_once(self, now: float) -> list[Effect]:
-        if self.phase is Phase.OFFLINE and self.state is not LinkState.PAUSED:
-            self.retry_at = now
-        return []
 
 
 def _forgery(result: Applied) -> str:

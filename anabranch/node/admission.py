@@ -68,12 +68,14 @@ class Admission:
         send_buffer_bytes: int,
         many_removed: Callable[[], None] = lambda: None,
         grown: Callable[[], None] = lambda: None,
+        answered: Callable[[], None] = lambda: None,
     ) -> None:
         """The gate is told what is answered. With `send_buffer_bytes` waiting a reader is behind: a group has half of
         that at the most. `many_removed` is called when a group has removed so much that there may be more to remove,
-        `grown` whenever something was published."""
+        `grown` whenever something was published, `answered` when a group is answered and not yet published."""
         self._many_removed = many_removed
         self._grown = grown
+        self._answered = answered
         self._sets = sets
         self._prover = prover
         self._writer = writer
@@ -192,6 +194,7 @@ class Admission:
                 self._metrics.refused.inc()
             answers.append(_ok(operation, outcome))
         self._answer(items, answers, forged)
+        self._answered()
         self._publish_stored(published, removals)
 
     def take(self, offers: list[Offer], advance: Advance, done: asyncio.Future[list[Outcome] | None]) -> None:

@@ -36,6 +36,10 @@ class Outlet(Protocol):
 
     def send(self, data: bytes) -> None: ...
 
+    def send_now(self, data: bytes) -> None:
+        """The same, before anything else is done."""
+        ...
+
 
 class Style(Enum):
     """How an event is framed for a subscription."""
@@ -178,6 +182,7 @@ class Hub:
                 self._recent_bytes += _weight(change)
         self._forget_what_is_too_much()
         deliveries = 0
+        told: set[Outlet] = set()
         for group, entries in matched.items():
             group.last = max(group.last, entries[-1][0] or Position(0))
             built: dict[bytes, bytes] = {}  # subscriptions of one name and style share their bytes
@@ -192,7 +197,12 @@ class Hub:
                 if data is None:
                     data = _frames(member, entries)
                     built[member.opening] = data
-                member.outlet.send(data)
+                outlet = member.outlet
+                if outlet in told:  # by another of its subscriptions: the rest goes out together
+                    outlet.send(data)
+                else:
+                    told.add(outlet)
+                    outlet.send_now(data)
                 deliveries += len(entries)
         return deliveries
 

@@ -113,6 +113,7 @@ class Node:
             limits.send_buffer_bytes,
             lambda: self.retention.soon(),  # both are made below
             lambda: self.links.published(),
+            self.turns.end,
         )
         self.links = Links(
             NodeHost(self),

@@ -1,8 +1,9 @@
 """What goes out on one socket: gathered by turns of the event loop, and judged by what its reader takes of it.
 
-All of one turn goes out in one write; what is much goes out at once. More than `most` may wait for a reader only while
-it keeps up: every two seconds it has to be nearer than before, or to have taken all that waited then. So no reader is
-let go for the size of one burst, and none that is stuck stays. Twice as much waits for nobody who takes nothing.
+All of one turn goes out in one write; what is much goes out at once, and so does what many get (`send_now`). More than
+`most` may wait for a reader only while it keeps up: every two seconds it has to be nearer than before, or to have taken
+all that waited then. So no reader is let go for the size of one burst, and none that is stuck stays. Twice as much
+waits for nobody who takes nothing.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ log = logging.getLogger(__name__)
 LAG_SECONDS = 2.0  # in which a reader that is too far behind has to come nearer
 STUCK_SECONDS = 0.5  # so long one that is twice too far behind may take nothing
 HIGH_WATER = 262_144
+FAILED = "a socket could not be written to"
 
 
 class Turns:
@@ -30,16 +32,17 @@ class Turns:
 
     def await_end(self, outlet: Outlet) -> None:
         if not self._waiting:
-            self.loop.call_soon(self._end)
+            self.loop.call_soon(self.end)
         self._waiting.append(outlet)
 
-    def _end(self) -> None:
+    def end(self) -> None:
+        """Let go out now what has gathered so far."""
         waiting, self._waiting = self._waiting, []
         for outlet in waiting:
             try:
                 outlet.end_turn()
             except Exception:  # whatever is the matter with one socket, the others have their turn
-                log.exception("a socket could not be written to")
+                log.exception(FAILED)
 
 
 class Outlet:
@@ -117,8 +120,27 @@ class Outlet:
         if self._gathered > HIGH_WATER:
             self.flush()
         if not self._flushing:
-            self._flushing = True
-            self._turns.await_end(self)
+            self._await_end()
+
+    def send_now(self, data: bytes) -> None:
+        """Write it now: who gets the same after others has waited for them already. Not past what has gathered."""
+        transport = self._transport
+        if self._flushing or self.closed or transport is None:
+            self.send(data)
+            return
+        try:
+            transport.write(data)
+        except Exception:
+            log.exception(FAILED)
+            return
+        self._written += len(data)
+        if transport.get_write_buffer_size() > self._most:
+            self._await_end()  # its reader is judged there
+        self._grown(len(data))
+
+    def _await_end(self) -> None:
+        self._flushing = True
+        self._turns.await_end(self)
 
     def flush(self) -> None:
         """Write what has gathered."""

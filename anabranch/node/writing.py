@@ -71,6 +71,10 @@ class WriterThread:
         await self._loop.run_in_executor(None, self._thread.join)
 
     def _work(self) -> None:
+        try:
+            self._writer.make_ready()
+        except Exception:
+            log.exception("the store could not be made ready")
         while (item := self._queue.get()) is not None:
             self._do(*item)
 

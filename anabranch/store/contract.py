@@ -439,6 +439,10 @@ class Writer(Protocol):
     """The one writer. Every method is one transaction, durable when it returns."""
 
     def log(self) -> Log: ...
+    def make_ready(self) -> None:
+        """See to it that the first groups are stored as quickly as later ones."""
+        ...
+
     def append(
         self, offers: Sequence[Offer], received_at: int, advance: Advance | None = None, epoch: str | None = None
     ) -> list[Outcome]:

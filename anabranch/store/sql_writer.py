@@ -101,6 +101,9 @@ class SqlWriter(BookKeeper, ToldKeeper):
         with reading():
             return the_log(self._all("SELECT stream, epoch, floor, tip FROM log"))
 
+    def make_ready(self) -> None:
+        """Nothing, where a server sees to it."""
+
     def _all(self, sql: str, bindings: Sequence[Any] = ()) -> list[Any]:
         return self._db.execute(sql, bindings).fetchall()
 

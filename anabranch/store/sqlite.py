@@ -16,7 +16,7 @@ from anabranch.store import schema
 from anabranch.store.contract import StoreError
 from anabranch.store.held import HeldStore, take_lock
 from anabranch.store.sqlite_reader import SqliteReader
-from anabranch.store.sqlite_writer import SqliteWriter
+from anabranch.store.sqlite_writer import WAL_PAGES, SqliteWriter
 
 DATABASE = "anabranch.db"
 
@@ -93,7 +93,7 @@ def tuned(connection: apsw.Connection, synchronous: str) -> apsw.Connection:
     connection.pragma("synchronous", synchronous)
     connection.pragma("temp_store", "memory")  # what a statement may have to undo stays off the disk
     connection.pragma("cache_size", -65_536)
-    connection.pragma("wal_autocheckpoint", 2_000)
+    connection.pragma("wal_autocheckpoint", WAL_PAGES)
     connection.pragma("journal_size_limit", 67_108_864)
     return connection
 

@@ -1,6 +1,7 @@
-"""The hub alone: who leaves while others are told takes nothing from them."""
+"""The hub alone: who leaves while others are told takes nothing from them, and each gets what it is told in order."""
 
 import pytest
+from histories import event, operation
 
 from anabranch.core.changes import LogQuery
 from anabranch.core.filter import Filter
@@ -27,6 +28,8 @@ def test_a_reader_that_is_let_go_while_it_is_told_takes_nothing_from_the_others(
             if self.name == "first":
                 hub.leave(subscriptions[0])
 
+        send_now = send
+
     names = ("first", "second", "third")
     subscriptions = [
         Subscription(Outlet(name), name, selector, Style.CHANGE)
@@ -38,3 +41,28 @@ def test_a_reader_that_is_let_go_while_it_is_told_takes_nothing_from_the_others(
     hub.tell_passed()
     assert sorted(told) == sorted(names)
     assert hub.subscriptions == 2
+
+
+def test_all_that_one_reader_is_told_of_a_publication_goes_out_at_once_and_then_together() -> None:
+    """The first of it without waiting for what others get, the rest in one more write."""
+    hub = Hub(Position(0), 1 << 23)
+    told: list[str] = []
+
+    class Outlet:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def send(self, data: bytes) -> None:
+            told.append(f"{self.name} later")
+
+        def send_now(self, data: bytes) -> None:
+            told.append(f"{self.name} now")
+
+    one, other = Outlet("one"), Outlet("other")
+    for outlet, name in ((one, "a"), (other, "a"), (one, "b"), (one, "c")):
+        hub.join(Subscription(outlet, name, ALL if name == "a" else NOTES, Style.CHANGE), Position(0))
+    for number in (1, 2):
+        assert hub.publish([(Position(number), operation(event(1)))]) == 4
+        assert sorted(told) == ["one later", "one later", "one now", "other now"]
+        assert told.index("one now") < told.index("one later")
+        told.clear()

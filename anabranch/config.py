@@ -95,8 +95,12 @@ class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     ) = 2_000
     open_filter_values: doc(
         Positive,
-        "values in the filters of all open subscriptions of one connection; one counts once for every 64 characters",
-    ) = 20_000
+        "values in the filters of all open subscriptions of one connection; one counts once for every 64 characters, "
+        "and a filter for 20 more",
+    ) = 40_000
+    open_filter_values_total: doc(
+        Positive, "the same of all connections together, each some 450 bytes of memory; then no more are opened"
+    ) = 2_000_000
     query_limit: doc(Positive, "events that one filter gets at the most") = 50_000
     query_seconds: doc(Positive, "how long one query may take") = 20
     bootstrap_seconds: doc(

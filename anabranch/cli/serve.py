@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+from collections.abc import Callable
 
 import click
 
@@ -26,7 +28,8 @@ def serve(
     It is ready when GET /readyz answers 200. SIGTERM finishes what is under way and exits 0. SIGHUP reads the links of
     the settings file again; where there is none it ends the node, as closing a terminal does.
     """
-    from anabranch.node.main import serve as serve_node
+    hung_up = _note_hangups() if shell.config_file is not None else lambda: False
+    from anabranch.node.main import serve as serve_node  # takes a while
 
     def read() -> Settings:
         return shell.settings(host=host, port=port, store=store, private=private)
@@ -34,13 +37,21 @@ def serve(
     settings = read()
     reload = read if shell.config_file is not None else None
     if lake is None:
-        sys.exit(serve_node(settings, reload, as_json=shell.json))
+        sys.exit(serve_node(settings, reload, as_json=shell.json, hung_up=hung_up))
     pipeline = Beside(settings.data, settings.store, lake, shell.config_file)
     try:
-        code = serve_node(settings, reload, pipeline.remarks, pipeline.start, shell.json)
+        code = serve_node(settings, reload, pipeline.remarks, pipeline.start, shell.json, hung_up)
     finally:
         pipeline.stop()
     sys.exit(code)
+
+
+def _note_hangups() -> Callable[[], bool]:
+    """Whether there has been a SIGHUP from now on: until the node has started, it is kept for it."""
+    noted: list[int] = []
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as it is under nohup
+        signal.signal(signal.SIGHUP, lambda number, frame: noted.append(number))
+    return lambda: bool(noted)
 
 
 @click.command()

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from anabranch.core import filter as filters
-from anabranch.core.filter import Filter, integer, integers, room, strings
+from anabranch.core.filter import FILTER_ROOM, Filter, integer, integers, room, strings
 from anabranch.core.nostr import KIND_MAX, TIMESTAMP_MAX, Invalid, is_hex
 from anabranch.core.operation import Action, Family, Operation, Removal
 from anabranch.core.revisions import GIFT_WRAP
@@ -77,8 +77,20 @@ ChangesQuery = SnapshotQuery | RevisionQuery | LogQuery
 
 
 def size(query: ChangesQuery) -> int:
-    """How much room its values take; see `filter.room`."""
-    return 1 + room(query.conditions)
+    """How much room it takes while it is open; see `filter.room`."""
+    return FILTER_ROOM + room(query.conditions)
+
+
+def concerns(query: ChangesQuery, author: str, recipient: str | None) -> bool:
+    """Whether a query is about the operations of an author, or about those for a recipient: whoever may ask it may know
+    of them."""
+    if isinstance(query, SnapshotQuery):
+        return author == query.author
+    if isinstance(query, RevisionQuery):
+        return recipient == query.recipient
+    if query.filter.authors is not None:
+        return author in query.filter.authors
+    return recipient in dict(query.filter.tags).get("p", ())
 
 
 def impossible(query: ChangesQuery) -> bool:

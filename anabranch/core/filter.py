@@ -15,6 +15,7 @@ import msgspec
 from anabranch.core.nostr import KIND_MAX, TIMESTAMP_MAX, Event, Invalid, is_hex
 
 VALUE_CHARACTERS = 64  # of a value that counts once: an id, a key
+FILTER_ROOM = 20  # values that a filter counts for beside its own: events are held against it, however few those are
 _TAG_KEY = re.compile(r"#[A-Za-z]")
 
 
@@ -37,8 +38,8 @@ class Filter(msgspec.Struct, frozen=True):
 
     @property
     def size(self) -> int:
-        """How much room its values take; see `room`."""
-        return room((self.ids, self.authors, self.kinds, *(values for _, values in self.tags)))
+        """How much room it takes while it is open; see `room`."""
+        return FILTER_ROOM + room((self.ids, self.authors, self.kinds, *(values for _, values in self.tags)))
 
     def live(self) -> Filter:
         """What of the filter counts for events yet to come."""

@@ -106,7 +106,7 @@ class Admin:
             given = request.headers.get("authorization", "")
             return hmac.compare_digest(given.encode("latin-1"), f"Bearer {self._token}".encode())
         forwarded = any(name in request.headers for name in ("forwarded", "x-forwarded-for", "x-real-ip", "origin"))
-        return not forwarded and _is_loopback(request.peer)
+        return not forwarded and _is_loopback(request.peer) and _is_local(request.headers.get("host", "localhost"))
 
     # --- retention ---
 
@@ -195,7 +195,7 @@ class Admin:
             asked[name] = int(value)
         after, until = asked.get("after", 0), asked.get("until")
         limit = min(asked.get("limit", log_pages.LINES_MAX), log_pages.LINES_MAX)
-        page = await self._node.readers.run(lambda reader: log_pages.page(reader, after, until, limit))
+        page = await self._node.readers.run(lambda reader: log_pages.page(reader, after, until, limit), "log")
         return Answer(200, page, "application/jsonl")
 
     # --- access keys ---
@@ -308,3 +308,12 @@ def _is_loopback(peer: str) -> bool:
         return ipaddress.ip_address(peer).is_loopback
     except ValueError:
         return False
+
+
+def _is_local(host: str) -> bool:
+    """Whether a request was addressed to this machine: a web page may give its own name any address."""
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return False
+    return name == "localhost" or _is_loopback(name)

@@ -1,8 +1,9 @@
 """So many bytes for all sockets together; where they have more, whoever has most is let go.
 
 Each socket has bounds of its own, and ten thousand of them at their bounds are more than any machine has. What is added
-is only counted; how much everyone really has is looked up when that count is too much. Then so many are let go that the
-next look is far away.
+is only counted; how much everyone really has is looked up when that count is too much. The next look is never near: so
+many are let go, and where there is still room a little more than that may come before it, some bytes for each socket
+that a look costs.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from collections.abc import Callable, Collection
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
+
+LOOK_BYTES = 256  # to look at one holder takes as long as to take in so many
 
 
 class Allowance(Generic[T]):
@@ -22,7 +25,7 @@ class Allowance(Generic[T]):
         self._holders = holders
         self._held = held
         self._let_go = let_go
-        self._counted = 0  # at most so much is held
+        self._counted = 0  # hardly more than this is held
 
     @property
     def bytes(self) -> int:
@@ -37,7 +40,8 @@ class Allowance(Generic[T]):
 
     def _settle(self) -> None:
         held = sorted(((self._held(one), one) for one in self._holders), key=lambda row: row[0], reverse=True)
-        self._counted = total = sum(size for size, _ in held)
+        total = sum(size for size, _ in held)
+        self._counted = min(total, self._bytes_max - LOOK_BYTES * len(held))
         if total <= self._bytes_max:
             return
         for size, one in held:

@@ -131,9 +131,8 @@ class Connection(asyncio.Protocol):
                     self.began = self.seen
                 self._exchange.receive(data)
                 self._next_http(self._exchange)
-        except Exception:  # a bug of ours must not take a neighbour's session with it
-            log.exception("a message broke its session", extra={"connection": self.id})
-            self.hang_up(frames.TRY_LATER, "internal error")
+        except Exception:
+            self._break()
         self._node.incoming.add(len(data))
 
     def eof_received(self) -> bool:
@@ -314,7 +313,7 @@ class Connection(asyncio.Protocol):
     async def read(self, read: Callable[[Reader], T]) -> T:
         """Read the store; of one connection only so many reads run at a time, so that others have their turn."""
         async with self._reading:
-            return await self._node.readers.run(read)
+            return await self._node.readers.run(read, self.id)
 
     def _open(self, subscription: Subscription, replay: Coroutine[Any, Any, None]) -> None:
         if self._live is None:
@@ -468,7 +467,10 @@ class Connection(asyncio.Protocol):
             self._transport.resume_reading()
             held, self._held = self._held, None
             if held is not None:
-                self._take(held)
+                try:
+                    self._take(held)
+                except Exception:  # whoever made room for it has others to answer
+                    self._break()
 
     @property
     def waits_for_us(self) -> bool:
@@ -485,6 +487,11 @@ class Connection(asyncio.Protocol):
     def ping(self, time: float) -> None:
         self.pinged = time
         self.send(frames.control(frames.PING))
+
+    def _break(self) -> None:
+        """In an exception: a bug of ours must not take a neighbour's session with it."""
+        log.exception("a message broke its session", extra={"connection": self.id})
+        self.hang_up(frames.TRY_LATER, "internal error")
 
     def hang_up(self, code: int, reason: str) -> None:
         """Say why, and close. What waits to be sent still goes out, if the peer reads it soon."""
@@ -517,6 +524,8 @@ class Connection(asyncio.Protocol):
             self._node.hub.leave(subscription)
         for name in list(self._reconciling or ()):
             self._end_reconciliation(name)
+        if self.session is not None:
+            self.session.open.clear()
         self._live = self._held = None
         self._held_bytes = 0
         self.outlet.close()

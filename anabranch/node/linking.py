@@ -79,7 +79,7 @@ class NodeHost:
         return self._node.log
 
     async def read(self, read: Callable[[Reader], T]) -> T:
-        return await self._node.readers.run(read)
+        return await self._node.readers.run(read, "links")
 
     async def write(self, job: Callable[[Writer], T]) -> T:
         return await self._node.writer.run(job)

@@ -46,6 +46,7 @@ from anabranch.replicate.spec import LinkSpec, Timing
 from anabranch.store.contract import KEYS_ASKED_FOR, LinkRecord, StoreBusy, StoreError
 from anabranch.store.opening import AnyStore, open_store
 from anabranch.wire import frames, messages
+from anabranch.wire.opened import Together
 from anabranch.wire.session import KEY_LOST, KEY_WANTED, Grant, Rules
 
 log = logging.getLogger(__name__)
@@ -81,9 +82,9 @@ class Node:
         """Raises `StoreError` and `CannotStart`."""
         self.loop = asyncio.get_running_loop()
         self.turns = Turns(self.loop)
+        self._identity = self.store.writer.log()  # from now on the writer is its thread's
         self._equip()
         settings, limits = self.settings, self.settings.limits
-        self._identity = self.store.writer.log()
         self._announced = self._identity.tip
         self.hub = Hub(self._identity.tip, limits.send_buffer_bytes)
         self.gate = Gate(limits.bytes_in_flight_total, self.sessions)
@@ -125,10 +126,16 @@ class Node:
             follow=self.follow,
         )
         self.replay = Replay(
-            self.hub, self.metrics, limits.query_limit, limits.send_buffer_bytes, limits.bootstrap_seconds
+            self.hub,
+            self.metrics,
+            limits.query_limit,
+            limits.send_buffer_bytes,
+            limits.bootstrap_seconds,
+            settings.private,
         )
         self.retention = Retention(
             self.store,
+            self._identity.floor,
             self.readers,
             self.writer,
             self.hub,
@@ -152,6 +159,7 @@ class Node:
             filters=limits.filters,
             filter_values=limits.filter_values,
             open_values=limits.open_filter_values,
+            open_together=Together(limits.open_filter_values_total),
             reconciliations=limits.reconciliations,
             bad_messages=limits.bad_messages,
             grants=self.access.grants,
@@ -357,12 +365,13 @@ def serve(
     remarks: Sequence[str] = (),
     started: Callable[[], None] = lambda: None,
     as_json: bool = False,
+    hung_up: Callable[[], bool] = lambda: False,
 ) -> int:
     """Run a node until SIGINT or SIGTERM. The exit code.
 
-    SIGHUP reads the links of the settings anew; where there is no `reload`, it ends the node like the other two.
-    `remarks` are told with the greeting, and `started` is called after it. With `as_json` one object on stdout says
-    where it listens, or why it does not.
+    SIGHUP reads the links of the settings anew, once the node is started (`hung_up`: whether it came before); where
+    there is no `reload`, it ends the node like the other two. `remarks` are told with the greeting, and `started` is
+    called after it. With `as_json` one object on stdout says where it listens, or why it does not.
     """
     logs.set_up(settings.log_format, settings.log_level)
     try:
@@ -381,7 +390,7 @@ def serve(
         run = uvloop.run
     except ImportError:
         run = asyncio.run  # type: ignore[assignment]
-    return run(_serve(settings, store, reload, remarks, started, as_json))
+    return run(_serve(settings, store, reload, remarks, started, as_json, hung_up))
 
 
 async def _serve(
@@ -391,12 +400,14 @@ async def _serve(
     remarks: Sequence[str],
     started: Callable[[], None],
     as_json: bool,
+    hung_up: Callable[[], bool],
 ) -> int:
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
-            loop.add_signal_handler(number, stopping.set)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stopping.set)
+    if reload is None and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as it is under nohup
+        loop.add_signal_handler(signal.SIGHUP, stopping.set)
     node = Node(settings, store)
     starting, signalled = loop.create_task(node.start()), loop.create_task(stopping.wait())
     await asyncio.wait((starting, signalled), return_when=asyncio.FIRST_COMPLETED)
@@ -414,7 +425,10 @@ async def _serve(
             log.error("what had been started could not be stopped in order", extra={"cause": str(another)})
         return code
     if reload is not None:
-        loop.add_signal_handler(signal.SIGHUP, Reloading(node, reload).begin)
+        reloading = Reloading(node, reload)
+        loop.add_signal_handler(signal.SIGHUP, reloading.begin)
+        if hung_up():
+            reloading.begin()
     if as_json:
         _say(node.introduction)
     else:

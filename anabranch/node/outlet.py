@@ -19,7 +19,6 @@ log = logging.getLogger(__name__)
 LAG_SECONDS = 2.0  # in which a reader that is too far behind has to come nearer
 STUCK_SECONDS = 0.5  # so long one that is twice too far behind may take nothing
 HIGH_WATER = 262_144
-FAILED = "a socket could not be written to"
 
 
 class Turns:
@@ -42,7 +41,7 @@ class Turns:
             try:
                 outlet.end_turn()
             except Exception:  # whatever is the matter with one socket, the others have their turn
-                log.exception(FAILED)
+                outlet.fail()
 
 
 class Outlet:
@@ -131,12 +130,20 @@ class Outlet:
         try:
             transport.write(data)
         except Exception:
-            log.exception(FAILED)
+            self.fail()
             return
         self._written += len(data)
         if transport.get_write_buffer_size() > self._most:
             self._await_end()  # its reader is judged there
         self._grown(len(data))
+
+    def fail(self) -> None:
+        """In an exception of a write: who misses something of a feed must not get what comes after it."""
+        log.exception("a socket could not be written to")
+        transport = self._transport
+        self.close()
+        if transport is not None:
+            transport.abort()
 
     def _await_end(self) -> None:
         self._flushing = True

@@ -1,36 +1,85 @@
-"""A few threads that read the store, each with a reader of its own, so that the event loop never waits for a disk."""
+"""A few threads that read the store, each with a reader of its own, so that the event loop never waits for a disk.
+
+Whose turn it is goes by how long they have had a thread lately: whoever has read little comes before those who read
+much, and one thread is kept for the former. So a client with long queries waits for itself, and not others for it.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import heapq
+import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from itertools import count
+from typing import NamedTuple, TypeVar
 
 from anabranch.node import now
 from anabranch.store.contract import Reader, Store
 
 T = TypeVar("T")
 
+HALF_LIFE = 2.0  # seconds after which what somebody has used counts for half
+LITTLE = 0.2  # seconds, of those that count: so much is little
+REMEMBERED = 1_000  # who read something of late, before those are let go who read a sixteenth of little
+
+
+class _Waiting(NamedTuple):
+    use: float
+    number: int
+    turn: asyncio.Future[None]
+
+
+class Use:
+    """How long each has had a thread, as far as it counts still.
+
+    It is kept as the logarithm of what it would have counted at the time 0: so it need not change as time goes on.
+    """
+
+    def __init__(self) -> None:
+        self._use: dict[Hashable, float] = {}
+        self._most = REMEMBERED
+
+    def of(self, who: Hashable) -> float:
+        return self._use.get(who, -math.inf)
+
+    def is_little(self, use: float, time: float) -> bool:
+        return use < math.log2(LITTLE) + time / HALF_LIFE
+
+    def add(self, who: Hashable, seconds: float, time: float) -> None:
+        fresh, before = math.log2(max(seconds, 1e-9)) + time / HALF_LIFE, self.of(who)
+        more, less = max(fresh, before), min(fresh, before)
+        self._use[who] = more + math.log2(1 + 2.0 ** (less - more))
+        if len(self._use) > self._most:
+            self._use = {one: use for one, use in self._use.items() if not self.is_little(use + 4, time)}
+            self._most = max(REMEMBERED, 2 * len(self._use))
+
 
 class Readers:
     def __init__(self, store: Store, threads: int, seconds_max: float) -> None:
         self._store = store
         self._seconds_max = seconds_max
-        self._threads = threads
+        self._threads = self._free = threads
+        self._use = Use()
+        self._waiting: list[_Waiting] = []
+        self._numbers = count()
         self._own = threading.local()
         self._open: list[Reader] = []
         self._closing = False
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="reader")
 
-    async def run(self, read: Callable[[Reader], T]) -> T:
-        """Run `read` with a reader on one of the threads. Raises `TooSlow` when it takes too long."""
-        abandoned = threading.Event()
+    async def run(self, read: Callable[[Reader], T], who: Hashable = None) -> T:
+        """Run `read` with a reader on one of the threads, when it is the turn of `who`. Raises `TooSlow` when it takes
+        too long."""
+        await self._turn(who)
+        began, abandoned = now.monotonic(), threading.Event()
+        work = asyncio.get_running_loop().run_in_executor(self._pool, self._run, read, abandoned)
+        work.add_done_callback(lambda work: self._give_back(who, began))
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._pool, self._run, read, abandoned)
+            return await asyncio.shield(work)
         except asyncio.CancelledError:
-            abandoned.set()
+            abandoned.set()  # the thread comes back when it notices
             raise
 
     async def start(self) -> None:
@@ -43,6 +92,42 @@ class Readers:
         except BaseException:
             together.abort()  # or else the others would wait for the one that does not come
             raise
+
+    # --- whose turn it is ---
+
+    async def _turn(self, who: Hashable) -> None:
+        use = self._use.of(who)
+        if not self._waiting and self._may_begin(use):
+            self._free -= 1
+            return
+        waiting = _Waiting(use, next(self._numbers), asyncio.get_running_loop().create_future())
+        heapq.heappush(self._waiting, waiting)
+        self._go_on()
+        try:
+            await waiting.turn
+        except asyncio.CancelledError:
+            if waiting.turn.done() and not waiting.turn.cancelled():  # it was told, and did not come to it
+                self._free += 1
+                self._go_on()
+            raise
+
+    def _may_begin(self, use: float) -> bool:
+        return self._free > 1 or (self._free == 1 and (self._threads == 1 or self._use.is_little(use, now.monotonic())))
+
+    def _go_on(self) -> None:
+        while self._waiting and (self._waiting[0].turn.done() or self._may_begin(self._waiting[0].use)):
+            turn = heapq.heappop(self._waiting).turn
+            if not turn.done():
+                self._free -= 1
+                turn.set_result(None)
+
+    def _give_back(self, who: Hashable, began: float) -> None:
+        time = now.monotonic()
+        self._use.add(who, time - began, time)
+        self._free += 1
+        self._go_on()
+
+    # --- on the threads ---
 
     def _reader(self) -> Reader:
         """The thread's own; where it could not be opened, the next who asks tries again."""
@@ -60,6 +145,8 @@ class Readers:
 
     def close(self) -> None:
         self._closing = True
+        for waiting in self._waiting:
+            waiting.turn.cancel()
         self._pool.shutdown(wait=True, cancel_futures=True)
         for reader in self._open:
             reader.close()

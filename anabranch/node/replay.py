@@ -70,13 +70,21 @@ class Consumer(Protocol):
 
 class Replay:
     def __init__(
-        self, hub: Hub, metrics: Metrics, query_limit: int, send_buffer_bytes: int, bootstrap_seconds: int = 600
+        self,
+        hub: Hub,
+        metrics: Metrics,
+        query_limit: int,
+        send_buffer_bytes: int,
+        bootstrap_seconds: int = 600,
+        private: bool = False,
     ) -> None:
+        """On a `private` node nobody learns of what their query does not name, not even where it stands."""
         self._handful_bytes = min(HANDFUL_BYTES, send_buffer_bytes // HANDFULS_MAX)
         self._hub = hub
         self._metrics = metrics
         self._query_limit = query_limit
         self._bootstrap_seconds = bootstrap_seconds
+        self._private = private
 
     # --- REQ, REQ-BATCH and COUNT ---
 
@@ -203,7 +211,8 @@ class Replay:
     async def _tail(self, consumer: Consumer, asked: Changes, subscription: Subscription) -> None:
         """The log after `since`, in order; EOSE says how far this subscription is complete."""
         request = asked.request
-        if request.token is not None and await self._is_of_another_history(consumer, subscription, request.token):
+        token = request.token
+        if token is not None and await self._is_of_another_history(consumer, subscription, request.query, token):
             return
         since, left = request.since, request.limit
         reading: asyncio.Task[Page] | None = None
@@ -258,7 +267,7 @@ class Replay:
     ) -> None:
         consumer.send(frames.text(messages.changes_eose(asked.subscription, complete_to)))
         if asked.request.live and asked.request.until is None:
-            await self._go_live(consumer, subscription, complete_to)
+            await self._go_live(consumer, subscription, complete_to, asked.request)
         else:
             consumer.subscription_ended(subscription)
 
@@ -278,13 +287,22 @@ class Replay:
         return lost is not None
 
     async def _is_of_another_history(
-        self, consumer: Consumer, subscription: Subscription, token: ProgressToken
+        self, consumer: Consumer, subscription: Subscription, query: ChangesQuery, token: ProgressToken
     ) -> bool:
         """Whether what the token names is not in this log as far as it has come; then the consumer is told."""
         if not token.message:
             return False
-        known = is_hex(token.message, 64)
-        log, stands_at = await consumer.read(lambda r: (r.log(), r.position(token.message) if known else None))
+
+        def look(reader: Reader) -> tuple[Log, Position | None]:
+            stands_at = reader.position(token.message) if is_hex(token.message, 64) else None
+            if stands_at is not None and self._private:
+                for facts in reader.facts(Position(stands_at - 1), 1):
+                    recipient = None if facts.revision is None else facts.revision.recipient
+                    if not changes.concerns(query, facts.author, recipient):
+                        stands_at = None
+            return reader.log(), stands_at
+
+        log, stands_at = await consumer.read(look)
         lost = token_gap(log, token) or message_gap(log, token, stands_at)
         if lost is not None:
             self._tell_gap(consumer, subscription, lost, log, token)
@@ -298,11 +316,13 @@ class Replay:
         consumer.send(frames.text(messages.changes_error(subscription.name, text, told)))
         consumer.subscription_ended(subscription)
 
-    async def _page(self, consumer: Consumer, request: ChangesRequest, since: Position, size: int) -> Page:
+    async def _page(self, consumer: Consumer, request: ChangesRequest | None, since: Position, size: int) -> Page:
+        """Of the feed that was asked for, or of the whole log."""
+        query, until, told = (
+            (None, None, False) if request is None else (request.query, request.until, request.include_compacted)
+        )
         return await consumer.read(
-            lambda r: r.changes(
-                request.query, since, request.until, size, request.include_compacted, now.seconds(), self._handful_bytes
-            )
+            lambda r: r.changes(query, since, until, size, told, now.seconds(), self._handful_bytes)
         )
 
     def _send_page(self, consumer: Consumer, subscription: Subscription, page: Page) -> None:
@@ -317,7 +337,9 @@ class Replay:
             consumer.send(_told(subscription.name, entry))
         self._send_run(consumer, subscription, run)
 
-    def _send_run(self, consumer: Consumer, subscription: Subscription, run: list[tuple[int | None, bytes]]) -> None:
+    def _send_run(
+        self, consumer: Consumer, subscription: Subscription, run: Sequence[tuple[int | None, bytes]]
+    ) -> None:
         if run:
             consumer.send(frame_events(subscription.style, subscription.opening, run))
             self._metrics.replayed.inc(len(run))
@@ -361,27 +383,29 @@ class Replay:
             if reading is not None:
                 reading.cancel()
 
-    async def _go_live(self, consumer: Consumer, subscription: Subscription, complete_to: Position) -> None:
+    async def _go_live(
+        self,
+        consumer: Consumer,
+        subscription: Subscription,
+        complete_to: Position,
+        request: ChangesRequest | None = None,
+    ) -> None:
         """Hand over to the hub; where the log has run ahead meanwhile, read on until the hub can take over.
 
         What the hub hands over comes on top of what waits already: so a reader that is behind is waited for first.
         """
         selector = subscription.selector
-        query = selector if isinstance(selector, ChangesQuery) else None
         if consumer.congested:
             await consumer.writable()
         while consumer.has(subscription) and not self._hub.join(subscription, complete_to):
-            page = await consumer.read(
-                lambda r, since=complete_to: r.changes(  # type: ignore[misc]
-                    query, since, None, HANDFUL, False, now.seconds(), self._handful_bytes
-                )
-            )
+            page = await self._page(consumer, request, complete_to, HANDFUL)
             await consumer.writable()
-            if isinstance(selector, ChangesQuery):
-                if self._lost(consumer, subscription, page, complete_to):
+            if request is not None:
+                if self._lost(consumer, subscription, page, complete_to, request.token):
                     return
                 self._send_page(consumer, subscription, page)
             else:
+                assert not isinstance(selector, ChangesQuery)
                 wanted = [(e.position, e.raw) for e in page.entries if e.raw is not None and _wanted(selector, e.raw)]
                 self._send_run(consumer, subscription, wanted)
             await consumer.writable()

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from anabranch.core.retention import Horizon, Policy, ReplayWindow
+from anabranch.core.token import Position
 from anabranch.node import now
 from anabranch.node.hub import Hub
 from anabranch.node.metrics import Metrics
@@ -38,6 +39,7 @@ class Retention:
     def __init__(
         self,
         store: Store,
+        floor: Position,
         readers: Readers,
         writer: WriterThread,
         hub: Hub,
@@ -60,7 +62,7 @@ class Retention:
         self._due = asyncio.Event()
         self._base = (policy, interval_seconds)
         self.policy, self.interval_seconds = policy, interval_seconds
-        self.floor = store.writer.log().floor  # nothing else moves it
+        self.floor = floor  # nothing else moves it
         self._updated_at = now.milliseconds()
 
     async def start(self) -> None:

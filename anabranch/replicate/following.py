@@ -477,19 +477,24 @@ class Following:
         self._tell(self.link.opened(information, self._now, identity))
 
     async def _read(self, socket: Socket) -> None:
-        """Take messages off the socket as long as there is room for them."""
+        """Take messages off the socket as long as there is room for them, and for what has come of the next one."""
+        unfinished = 0
         try:
             while True:
                 while self._held >= self._world.budget.share_of_one():
                     self._room.clear()
                     await self._world.budget.wait(self._room)
                 messages = await socket.receive()
-                self._hold(weight(messages))
-                self._inbox.extend(messages)
-                self._stirred.set()
+                self._hold(weight(messages) + socket.unfinished - unfinished)
+                unfinished = socket.unfinished
+                if messages:
+                    self._inbox.extend(messages)
+                    self._stirred.set()
         except Ended as ended:
             self._inbox.append(ended)
             self._stirred.set()
+        finally:
+            self._hold(-unfinished)
 
     async def _send(self, message: bytes) -> None:
         """This, and what is to be sent after it, in one go. A peer that does not read is given up once our patience

@@ -2,7 +2,8 @@
 out in one write.
 
 A link moves thousands of small messages a second; to wait for each of them would cost more than they do. Where nobody
-takes what has come, no more is read. Of the peer's pings the last one is answered, once there is room for it. A peer
+takes what has come, no more is read; of a message that is long on its way a part at a time, so that whoever takes them
+can count it. Of the peer's pings the last one is answered, once there is room for it. A peer
 that has not been heard after a ping of ours is given up; to ping in its turn is no answer.
 """
 
@@ -70,6 +71,7 @@ class Socket(asyncio.Protocol):
         self._opened: asyncio.Future[None] = self._loop.create_future()
         self._came: list[bytes] = []
         self._came_bytes = 0
+        self._partly = 0  # of what is unfinished, as much as was told
         self._news = asyncio.Event()  # there is something to take, or an end
         self._room = asyncio.Event()  # the network takes what is written
         self._room.set()
@@ -91,17 +93,24 @@ class Socket(asyncio.Protocol):
             raise
         return socket
 
+    @property
+    def unfinished(self) -> int:
+        """Bytes of a message that is not whole yet."""
+        return self._frames.held
+
     async def receive(self) -> list[bytes]:
-        """All messages that have come since the last time, at least one. Raises `Ended`, after the last of them."""
-        while not self._came:
+        """All messages that have come since the last time; none where a large one is on its way. Raises `Ended`, after
+        the last of them."""
+        while not self._came and not self._paused:
             if self._end is not None:
                 raise Ended(self._end)
             self._news.clear()
             await self._news.wait()
         came, self._came, self._came_bytes = self._came, [], 0
         if self._paused and self._transport is not None and self._end is None:
-            self._paused = False
             self._transport.resume_reading()
+        self._paused = False
+        self._partly = self._frames.held
         return came
 
     async def send(self, messages: Sequence[bytes]) -> None:
@@ -217,12 +226,12 @@ class Socket(asyncio.Protocol):
             self._say_goodbye(f"the peer {how}", frames.last_words(error.code, error.reason))
         self._pinged = self._pinged and kinds == {frames.PING}
         self._answer_ping()
-        if self._came:
-            self._news.set()
-        full = self._came_bytes > UNTAKEN_BYTES_MAX and not self._paused
+        full = self._came_bytes + self._frames.held - self._partly > UNTAKEN_BYTES_MAX and not self._paused
         if full and self._transport is not None and self._end is None:
             self._paused = True
             self._transport.pause_reading()
+        if self._came or self._paused:
+            self._news.set()
 
     def _answer_ping(self) -> None:
         """Only the last one (RFC 6455, 5.5.3), and only where there is room: the peer may ping and not read."""

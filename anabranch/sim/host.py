@@ -12,7 +12,7 @@ import contextlib
 import contextvars
 import random
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, cast
@@ -181,7 +181,7 @@ class HostReaders:
     async def start(self) -> None:
         pass
 
-    async def run(self, read: Callable[[Reader], T]) -> T:
+    async def run(self, read: Callable[[Reader], T], who: Hashable = None) -> T:
         result = read(self._reader)
         await asyncio.sleep(self._host.pace.read())
         return result

@@ -85,7 +85,9 @@ class FrameReader:
     def __init__(self, size_max: int, *, of_server: bool = False) -> None:
         self._size_max = size_max
         self._mask = 0 if of_server else MASK
-        self._pending: list[bytes] = []  # pieces of a frame that is not whole, joined only when it is
+        self._pending = (
+            bytearray()
+        )  # a frame that is not whole; in one piece, however small those are in which it comes
         self._missing = 0
         self._fragments: list[bytes] | None = None
         self._room = 0  # bytes that the fragmented message may still have
@@ -94,17 +96,17 @@ class FrameReader:
     @property
     def held(self) -> int:
         """Bytes of a message that is not whole yet."""
-        return sum(map(len, self._pending)) + sum(map(len, self._fragments or ()))
+        return len(self._pending) + sum(map(len, self._fragments or ()))
 
     def feed(self, data: bytes) -> Iterator[tuple[int, bytes]]:
         """The messages and control frames that are whole with this data, as (opcode, payload)."""
         if self._pending:
-            self._pending.append(data)
+            self._pending += data
             self._missing -= len(data)
             if self._missing > 0:
                 return
-            data = b"".join(self._pending)
-            self._pending = []
+            data = bytes(self._pending)
+            self._pending = bytearray()
         at, end, stop = 0, len(data), 0
         while end - at >= 2:
             stop = 0
@@ -139,7 +141,7 @@ class FrameReader:
             elif (message := self._other(first, payload)) is not None:
                 yield message
         if at < end:
-            self._pending = [data[at:]]
+            self._pending = bytearray(data[at:])
             self._missing = max(1, stop - end)
 
     def _other(self, first: int, payload: bytes) -> tuple[int, bytes] | None:

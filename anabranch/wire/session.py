@@ -8,6 +8,7 @@ tests drive the same object.
 from __future__ import annotations
 
 import hmac
+import sys
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -21,6 +22,7 @@ from anabranch.core.nostr import Event, Invalid, Limits
 from anabranch.core.operation import KindPolicy, Operation, Unsupported, classify
 from anabranch.core.revisions import GIFT_WRAP
 from anabranch.wire import messages
+from anabranch.wire.opened import NoRoom, Opened, Together
 
 AUTH_TOLERANCE = 600  # seconds, either way
 AUTHORS_MAX = 100  # pubkeys of one connection
@@ -119,7 +121,8 @@ class Rules(msgspec.Struct, frozen=True):
     subscription_id_characters: int = 64
     filters: int = 20
     filter_values: int = 2_000
-    open_values: int = 20_000
+    open_values: int = 40_000
+    open_together: Together = msgspec.field(default_factory=lambda: Together(sys.maxsize))  # of all sessions
     reconciliations: int = 16
     bad_messages: int = 1_000
     grants: Callable[[], list[Grant] | None] = lambda: None
@@ -155,7 +158,7 @@ class Session:
         self._bad = 0
         self.authors: frozenset[str] = frozenset()  # proven by AUTH
         self.grant: Grant | None = None  # shown by TOKEN, and kept as the key is now
-        self.open: dict[str, int] = {}  # subscriptions, replaying or live, and how much room their filters take
+        self.open = Opened(rules.subscriptions, rules.open_values, rules.open_together)  # replaying or live
         self.reconciling: dict[str, bool] = {}  # reconciliations under way, and whether of revisions
 
     def greeting(self) -> list[Effect]:
@@ -281,12 +284,10 @@ class Session:
         if self._rules.private and (text := self._may_query(wanted)):
             return self._answer_bad(messages.closed(name, text), *before)
         if opens:
-            size = sum(filter.size for filter in wanted)
-            if len(self.open) >= self._rules.subscriptions:
-                return self._answer_bad(messages.closed(name, "rate-limited: too many subscriptions"), *before)
-            if sum(self.open.values()) + size > self._rules.open_values:
-                return self._answer_bad(messages.closed(name, "rate-limited: too many filter values"), *before)
-            self.open[name] = size
+            try:
+                self.open.add(name, sum(filter.size for filter in wanted))
+            except NoRoom as error:
+                return self._answer_bad(messages.closed(name, f"rate-limited: {error}"), *before)
         self._bad = 0
         return [*before, make(name, wanted)]
 
@@ -334,10 +335,7 @@ class Session:
 
     def _replace(self, name: str) -> list[Effect]:
         """A new subscription of the same id takes the place of the old one, whatever becomes of the new one."""
-        if name not in self.open:
-            return []
-        del self.open[name]
-        return [Cancel(name)]
+        return [Cancel(name)] if self.open.drop(name) else []
 
     def _nameable(self, name: str) -> bool:
         return 1 <= len(name) <= self._rules.subscription_id_characters
@@ -358,13 +356,9 @@ class Session:
             if self._rules.private:
                 self._may_follow(raw)
             request = changes.parse(raw, self._rules.filter_values)
-        except Invalid as error:
+            self.open.add(name, changes.size(request.query))
+        except (Invalid, NoRoom) as error:
             return self._answer_bad(messages.changes_error(name, str(error)), *before)
-        if len(self.open) >= self._rules.subscriptions:
-            return self._answer_bad(messages.changes_error(name, "too many subscriptions"), *before)
-        if sum(self.open.values()) + changes.size(request.query) > self._rules.open_values:
-            return self._answer_bad(messages.changes_error(name, "too many filter values"), *before)
-        self.open[name] = changes.size(request.query)
         self._bad = 0
         return [*before, Changes(name, request)]
 
@@ -462,7 +456,7 @@ class Session:
         ended: list[Effect] = []
         if self.grant is not None and self.grant.key != grant.key:  # what was proven under another key is over
             self.authors = frozenset()
-            ended = [effect for name in list(self.open) for effect in self._replace(name)]
+            ended = [effect for name in self.open for effect in self._replace(name)]
             ended += [effect for name in list(self.reconciling) for effect in self._end_reconciliation(name)]
         self.grant = grant
         return [*ended, Send(messages.token(values[0], True))]
@@ -518,7 +512,7 @@ class Session:
 
     def ended(self, subscription: str) -> None:
         """A subscription has come to its end by itself."""
-        self.open.pop(subscription, None)
+        self.open.drop(subscription)
 
     def reconciled(self, subscription: str) -> None:
         """A reconciliation was ended by the relay."""

@@ -15,9 +15,14 @@ from anabranch.wire.session import Effect, Prove, Send
 
 
 class Script:
-    """A session that echoes, and takes `auth` for an AUTH."""
+    """A session that echoes, takes `auth` for an AUTH, and stumbles over `bug`."""
+
+    def __init__(self) -> None:
+        self.open: dict[str, int] = {}
 
     def receive(self, message: bytes, now: int) -> list[Effect]:
+        if message == b"bug":
+            raise RuntimeError("a bug of ours")
         return [Prove(message)] if message == b"auth" else [Send(message)]  # type: ignore[arg-type]
 
     def proven(self, event: Any, held: bool | None) -> list[Effect]:
@@ -127,3 +132,12 @@ async def test_a_proof_that_comes_while_the_node_stops_is_answered_and_nothing_m
     line.proofs[0].set_result(True)
     assert await line.heard() == [b"proven"]
     assert not line.reading
+
+
+async def test_a_held_frame_that_breaks_its_session_breaks_no_one_who_made_room_for_it(line: Line) -> None:
+    line.hear(b"auth", b"bug", b"2")
+    await line.heard()
+    line.connection._proving = False
+    line.connection.resume_reading()  # as admission does between the answers to others
+    assert line.closed
+    assert frames.last_words(frames.TRY_LATER, "internal error") in await line.heard()

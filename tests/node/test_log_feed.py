@@ -126,6 +126,27 @@ async def test_what_is_no_log_feed_is_refused_in_words(start_node, connect, filt
     assert feed.error == said
 
 
+async def test_a_token_tells_nobody_where_others_stand_in_a_private_log(start_node, connect, author):
+    node = start_node(env={"PRIVATE": "true"})
+    other = Author.random()
+    mine, theirs = await connect(node), await connect(node)
+    for who, client in ((author, mine), (other, theirs)):
+        assert (await client.authenticate(who, await client.challenge(), node.url)).accepted
+    first, second = author.event(content="mine"), other.event(content="theirs")
+    await mine.store(first)
+    await theirs.store(second)
+    told = node.info()["changes_feed"]
+    token = {"streamId": told["stream_id"], "epoch": told["epoch"], "position": "2"}
+    answers = []
+    for message in (second["id"], "ff" * 32):
+        for mode in ({"mode": "log", "authors": [author.pubkey]}, {"mode": "tail", "authors": [author.pubkey]}):
+            feed = await mine.changes({**mode, "token": {**token, "messageCid": message}})
+            answers.append((feed.error, feed.frames[-1][4]["reason"]))
+    assert len(set(answers)) == 1 and answers[0][1] == "message_mismatch"
+    own = await mine.changes({"mode": "log", "authors": [author.pubkey], "token": {**token, "messageCid": first["id"]}})
+    assert own.error is None
+
+
 async def test_a_private_node_shows_the_log_only_to_those_it_belongs_to(start_node, connect, author):
     node = start_node(env={"PRIVATE": "true"})
     client = await connect(node)

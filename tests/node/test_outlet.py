@@ -18,6 +18,7 @@ class Wire:
         self.written: list[bytes] = []
         self.broken = broken
         self.waiting = waiting
+        self.aborted = False
 
     def set_write_buffer_limits(self, high: int) -> None: ...
 
@@ -28,6 +29,9 @@ class Wire:
         if self.broken:
             raise RuntimeError("broken")
         self.written.append(data)
+
+    def abort(self) -> None:
+        self.aborted = True
 
 
 def attached(turns: Turns, wire: Wire, lagging: Callable[[], None] = lambda: None) -> Outlet:
@@ -56,6 +60,7 @@ async def test_a_socket_that_fails_keeps_no_other_from_its_turn(caplog: pytest.L
         outlet.send(b"x")
     await asyncio.sleep(0)
     assert [wire.written for wire in wires] == [[b"x"], [], [b"x"]]
+    assert [wire.aborted for wire in wires] == [False, True, False]
     assert "a socket could not be written to" in caplog.text
 
 
@@ -96,6 +101,7 @@ async def test_a_socket_that_fails_keeps_from_nobody_what_is_sent_at_once(caplog
     for outlet in [attached(turns, wire) for wire in wires]:
         outlet.send_now(b"x")
     assert [wire.written for wire in wires] == [[], [b"x"]]
+    assert [wire.aborted for wire in wires] == [True, False]
     assert "a socket could not be written to" in caplog.text
 
 
@@ -116,3 +122,15 @@ async def test_a_reader_who_takes_nothing_of_what_is_sent_at_once_is_let_go(monk
     outlet.send_now(b"x")
     async with asyncio.timeout(5):
         await gone.wait()
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_after_a_write_that_failed_nothing_more_goes_out(at_once: bool) -> None:
+    """A reader who misses one event of a feed would take the next for the one after the last."""
+    turns, wire = Turns(asyncio.get_running_loop()), Wire(broken=True)
+    outlet = attached(turns, wire)
+    for part in (b"1", b"2"):
+        (outlet.send_now if at_once else outlet.send)(part)
+        await asyncio.sleep(0)
+        wire.broken = False
+    assert (wire.written, wire.aborted) == ([], True)

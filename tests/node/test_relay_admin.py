@@ -34,6 +34,24 @@ def test_without_a_token_in_the_settings_the_admin_port_is_off(node: Node, path:
 
 
 @pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 200),
+        ({"Host": "localhost:7447"}, 200),
+        ({"Host": "[::1]"}, 200),
+        ({"Host": "relay.example"}, 503),  # a web page whose name was given this machine's address
+        ({"Host": "[::1"}, 503),
+        ({"Origin": "http://127.0.0.1"}, 503),
+        ({"X-Forwarded-For": "127.0.0.1"}, 503),
+    ],
+)
+def test_without_a_token_links_are_for_this_machine_itself_and_no_web_page_there(
+    node: Node, headers: dict[str, str], status: int
+) -> None:
+    assert node.http("GET", "/admin/links", headers=headers).status == status
+
+
+@pytest.mark.parametrize(
     ("method", "path"),
     [
         ("GET", "/admin/keys"),

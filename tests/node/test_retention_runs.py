@@ -28,7 +28,7 @@ async def retention(tmp_path: Path) -> AsyncIterator[Retention]:
     writer = WriterThread(store.writer, asyncio.get_running_loop())
     policy = Policy(Mode.CURRENT_ONLY, payload_days=0)
     hub = Hub(Position(0), 1_000)
-    yield Retention(store, readers, writer, hub, Metrics(), policy, 300, ReplayWindow())
+    yield Retention(store, store.log().floor, readers, writer, hub, Metrics(), policy, 300, ReplayWindow())
     await writer.stop()
     readers.close()
     store.close()

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from anabranch.node.prover import Prover
 from anabranch.replicate import links
 from anabranch.store.contract import StoreError
 from anabranch.store.opening import AnyStore, open_store
+from anabranch.store.sqlite_writer import SqliteWriter
 
 AWAY = "cannot reach the server: too many connections"
 
@@ -31,7 +33,7 @@ async def refused(folder: Path, prepare: Callable[[AnyStore], Any], **changes: A
     prepare(store)
     async with asyncio.timeout(10):
         asked = msgspec.structs.replace(settings(folder), **changes)
-        code = await main._serve(asked, store, None, (), lambda: None, False)
+        code = await main._serve(asked, store, None, (), lambda: None, False, lambda: False)
     assert not [thread for thread in threading.enumerate() if thread.name.startswith(("reader", "writer"))]
     open_store(folder).close()
     return code
@@ -165,3 +167,20 @@ async def test_what_fails_while_a_node_stops_keeps_nothing_open(
             pass
     assert not [thread for thread in threading.enumerate() if thread.name.startswith(("reader", "writer"))]
     open_store(tmp_path).close()
+
+
+async def test_a_store_that_takes_long_to_be_made_ready_keeps_no_node_from_starting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its writer is busy, and so nobody else may use it."""
+
+    def make_ready(writer: SqliteWriter) -> None:
+        until = time.monotonic() + 1
+        while time.monotonic() < until:
+            writer._value(
+                "WITH RECURSIVE n(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n LIMIT 100000) SELECT sum(n) FROM n"
+            )
+
+    monkeypatch.setattr(SqliteWriter, "make_ready", make_ready)
+    async with asyncio.timeout(20), running(tmp_path) as node:
+        assert node.ready

@@ -24,6 +24,8 @@ WALL = 1_800_000_000
 class Flood:
     """A peer that sends as fast as it is read."""
 
+    unfinished = 0
+
     def __init__(self):
         self.read = 0
 

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+from pathlib import Path
 
 from nodes import caught_up, ids, link, shown, until
 from processes import ANABRANCH
@@ -89,6 +90,27 @@ async def test_links_of_the_settings_file_are_read_again_without_cutting_the_oth
     follower.config_file.write_text(kept + new)
     follower.restart()
     caught_up(follower, "kept")
+
+
+def test_a_node_that_is_to_read_its_links_again_while_it_starts_starts_and_does(start_node):
+    node = start_node(config="")
+    node.stop()
+    command = [ANABRANCH, "serve", "--host", "127.0.0.1", "--port", str(node.port), "--data", str(node.data)]
+    with node.log.open("ab") as log:
+        node.process = process = subprocess.Popen(
+            [*command, "--config", str(node.config_file)],
+            env=node.env,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
+        )
+    status = Path(f"/proc/{process.pid}/status")
+    until(lambda: int(status.read_text().split("SigCgt:")[1].split()[0], 16) & 1, node.log_tail)  # it is caught
+    process.send_signal(signal.SIGHUP)
+    node._await_ready()
+    until(lambda: "the links of the settings were read again" in node.log.read_text(), node.log_tail)
+    assert node.stop() == 0
 
 
 def test_without_a_settings_file_a_closed_terminal_ends_the_node_cleanly(start_node):

@@ -450,6 +450,8 @@ async def test_a_paused_link_of_the_file_stays_paused_when_its_settings_change(l
 class Deaf:
     """A peer that says who it is, and then reads nothing."""
 
+    unfinished = 0
+
     def __init__(self):
         self.gone = asyncio.Event()
         self.asked = asyncio.Event()

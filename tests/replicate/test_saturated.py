@@ -20,6 +20,8 @@ from anabranch.replicate.spec import Direction, LinkSpec, Timing
 class RestlessPeer(LogPeer):
     """Tells without a pause how far its log has come."""
 
+    unfinished = 0
+
     def __init__(self, events):
         super().__init__(events)
         self.said = deque()

@@ -2,6 +2,7 @@
 
 import struct
 import time
+import tracemalloc
 from itertools import pairwise
 
 import pytest
@@ -139,3 +140,18 @@ def test_a_close_of_one_byte_is_refused():
     with pytest.raises(ProtocolError) as refusal:
         read(FrameReader(1_000), frame(b"\x03", CLOSE))
     assert refusal.value.code == PROTOCOL_ERROR
+
+
+def test_a_message_in_tiny_pieces_takes_no_more_memory_than_its_bytes():
+    reader, payload = FrameReader(1 << 20), b"x" * 300_000
+    whole = frame(payload)
+    tracemalloc.start()
+    try:
+        for at in range(0, len(whole) - 1, 3):
+            assert list(reader.feed(whole[at : min(at + 3, len(whole) - 1)])) == []
+        assert tracemalloc.get_traced_memory()[0] < 2 * len(payload)
+    finally:
+        tracemalloc.stop()
+    assert reader.held == len(whole) - 1
+    assert list(reader.feed(whole[-1:])) == [(TEXT, payload)]
+    assert reader.held == 0

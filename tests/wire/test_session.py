@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 from authors import Author, Event
 
+from anabranch.core.filter import FILTER_ROOM
 from anabranch.core.nostr import Limits
 from anabranch.core.operation import KindPolicy
+from anabranch.wire.opened import Together
 from anabranch.wire.session import Cancel, Changes, Effect, Grant, Hangup, Prove, Query, Rules, Send, Session
 
 NOW = 1_700_000_000
@@ -37,16 +39,16 @@ MANY = "rate-limited: too many filter values"
 
 
 def test_filter_values_are_counted_over_all_open_subscriptions():
-    one = session(open_values=100)
+    one = session(open_values=100 + 3 * FILTER_ROOM)
     assert [type(e) for e in say(one, "REQ", "a", {"ids": values(60)})] == [Query]
     assert told(say(one, "REQ", "b", {"ids": values(30)}, {"authors": values(11)})) == [["CLOSED", "b", MANY]]
-    assert told(say(one, "REQ-BATCH", "b", {"#t": values(41)})) == [["CLOSED", "b", MANY]]
+    assert told(say(one, "REQ-BATCH", "b", {"#t": values(41 + FILTER_ROOM)})) == [["CLOSED", "b", MANY]]
     assert [type(e) for e in say(one, "REQ", "b", {"ids": values(30)}, {"authors": values(10)})] == [Query]
     assert list(one.open) == ["a", "b"]
 
 
 def test_a_feed_counts_its_values_too():
-    one, author = session(open_values=100), Author.random().pubkey
+    one, author = session(open_values=100 + FILTER_ROOM), Author.random().pubkey
     feed = {"mode": "tail", "authors": [author], "kinds": [42061]}
     assert [type(e) for e in say(one, "CHANGES", "a", feed | {"#d": values(60)})] == [Changes]
     assert told(say(one, "CHANGES", "b", feed | {"#d": values(60)})) == [
@@ -59,7 +61,7 @@ def test_a_feed_counts_its_values_too():
 def test_long_values_count_for_the_memory_that_they_hold():
     one, author = session(open_values=100), Author.random().pubkey
     assert [type(e) for e in say(one, "REQ", "a", {"#t": ["x" * 64, "", "y" * 65]})] == [Query]
-    assert one.open == {"a": 4}
+    assert one.open.room == 100 - 4 - FILTER_ROOM
     assert told(say(one, "REQ", "b", {"#t": ["x" * 260_000]})) == [["CLOSED", "b", MANY]]
     feed = {"mode": "tail", "authors": [author], "kinds": [42061], "#d": ["x" * 260_000]}
     assert told(say(one, "CHANGES", "b", feed)) == [["CHANGES", "b", "ERR", "too many filter values"]]
@@ -82,26 +84,48 @@ def test_what_is_closed_replaced_or_ended_counts_no_longer():
         lambda: one.ended("a"),
         lambda: None,  # the next REQ of the same id takes its place
     ):
-        assert isinstance(say(one, "REQ", "a", {"ids": values(90)})[-1], Query)
+        assert isinstance(say(one, "REQ", "a", {"ids": values(70)})[-1], Query)
         end()
-    effects = say(one, "REQ", "a", {"ids": values(100)})
+    effects = say(one, "REQ", "a", {"ids": values(80)})
     assert [type(effect) for effect in effects] == [Cancel, Query]
 
 
 def test_a_replacement_that_is_refused_has_ended_what_it_was_to_replace():
     one = session(open_values=100, filter_values=200)
-    say(one, "REQ", "a", {"ids": values(90)})
-    effects = say(one, "REQ", "a", {"ids": values(101)})
+    say(one, "REQ", "a", {"ids": values(70)})
+    effects = say(one, "REQ", "a", {"ids": values(81)})
     assert isinstance(effects[0], Cancel) and told(effects) == [["CLOSED", "a", MANY]]
-    assert one.open == {}
+    assert list(one.open) == []
 
 
 def test_a_count_opens_nothing_and_is_not_counted():
     one = session(open_values=100, filter_values=200)
     for _ in range(3):
         say(one, "COUNT", "c", {"ids": values(150)})
-    assert one.open == {}
-    assert isinstance(say(one, "REQ", "a", {"ids": values(100)})[-1], Query)
+    assert list(one.open) == []
+    assert isinstance(say(one, "REQ", "a", {"ids": values(80)})[-1], Query)
+
+
+def test_what_all_sessions_have_open_is_bounded_together_and_given_back():
+    together = Together(100)
+    one, other = session(open_together=together), session(open_together=together)
+    assert isinstance(say(one, "REQ", "a", {"ids": values(60)})[-1], Query)
+    full = "the relay has too many filters open; try again later"
+    assert told(say(other, "REQ", "b", {"kinds": [1]})) == [["CLOSED", "b", f"rate-limited: {full}"]]
+    feed = {"mode": "log"}
+    assert isinstance(say(other, "CHANGES", "b", feed)[-1], Changes)
+    assert told(say(other, "CHANGES", "c", feed)) == [["CHANGES", "c", "ERR", full]]
+    for end in (lambda: say(one, "CLOSE", "a"), lambda: one.ended("a"), one.open.clear):
+        end()
+        assert together.room == 80
+        assert isinstance(say(one, "REQ", "a", {"ids": values(60)})[-1], Query)
+        assert together.room == 0
+
+
+def test_a_filter_without_values_takes_room_too():
+    one = session(open_values=3 * FILTER_ROOM)
+    assert told(say(one, "REQ", "a", {"since": 1}, {"since": 2}, {"since": 3}, {})) == [["CLOSED", "a", MANY]]
+    assert [type(e) for e in say(one, "REQ", "a", {"since": 1}, {"since": 2}, {})] == [Query]
 
 
 # --- access keys ------------------------------------------------------------------------------------------------------
@@ -163,7 +187,7 @@ def test_another_key_drops_what_was_proven_under_the_first(author: Author):
     effects = say(one, "TOKEN", "b")
     assert [effect.subscription for effect in effects if isinstance(effect, Cancel)] == ["feed", "query"]
     assert told(effects) == [["TOKEN", "b", True, ""]]
-    assert (one.authors, one.open) == (frozenset(), {})
+    assert (one.authors, list(one.open)) == (frozenset(), [])
     assert told(follow(one, author))[0][3].startswith("auth-required:")
     assert told(say(one, "EVENT", author.event(1, created_at=NOW)))[0][3].startswith("auth-required:")
     assert prove(one, author)[0][2] is True

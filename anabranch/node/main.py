@@ -52,6 +52,7 @@ from anabranch.wire.session import KEY_LOST, KEY_WANTED, Grant, Rules
 log = logging.getLogger(__name__)
 
 READER_THREADS = 3
+NAMES_AT_ONCE = 64  # looked up: one that nobody answers for takes long, and keeps no other from its turn
 SWEEP_SECONDS = 2.0
 LINKS_SECONDS = 12.0  # enough for a checker that hangs to be replaced
 DRAIN_SECONDS = 10.0
@@ -384,6 +385,7 @@ def serve(
         return _refuse(str(error), _code(error), as_json)
     _raise_file_limit()
     _calm_collector()
+    os.environ.setdefault("UV_THREADPOOL_SIZE", str(NAMES_AT_ONCE))
     try:
         import uvloop
 

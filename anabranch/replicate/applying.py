@@ -70,6 +70,7 @@ class _Fit(msgspec.Struct):
     refused: list[tuple[str, str]]
     blocked: dict[int, Blocked]
     fleeting: list[str]  # ephemeral, and so never stored
+    fleeting_asked_for: list[str]  # and named by a comparison: it would be again. What a stream brings is gone
     later: list[tuple[str, int]]  # of what is refused, and from when on it may not be
 
 
@@ -82,7 +83,7 @@ class Page:
         self._echo_for = echo_for
         self._at = at
         self._asked = asked
-        self._fit = _Fit([], [], [], {}, [], [])
+        self._fit = _Fit([], [], [], {}, [], [], [])
         self._forged: tuple[str, ...] = ()
         self._written: Checkpoint | None = None
 
@@ -124,7 +125,7 @@ class Page:
         return Applied(
             self.number,
             stored,
-            (*declined, *(id for id, _ in self._fit.refused), *self._fit.fleeting),
+            (*declined, *(id for id, _ in self._fit.refused), *self._fit.fleeting_asked_for),
             refused=tuple(id for id, _ in self._all_refused(outcomes)),
             later=tuple(self._fit.later),
             blocked=tuple(self._fit.blocked.values()),
@@ -209,7 +210,7 @@ class Page:
 
 
 def _fit(host: Host, arrivals: Sequence[Arrival]) -> _Fit:
-    fit = _Fit([], [], [], {}, [], [])
+    fit = _Fit([], [], [], {}, [], [], [])
     for place, arrival in enumerate(arrivals):
         try:
             operation = host.operation(arrival.event, arrival.raw)
@@ -220,6 +221,8 @@ def _fit(host: Host, arrivals: Sequence[Arrival]) -> _Fit:
             continue
         if operation.ephemeral:
             fit.fleeting.append(arrival.event.id)
+            if arrival.token is None:
+                fit.fleeting_asked_for.append(arrival.event.id)
         else:
             fit.offers.append(Offer(operation))
             fit.places.append(place)

@@ -6,12 +6,16 @@ The information comes first: what it says of the log's tip was true before the c
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
+import ssl
 from typing import Any
 
 import h11
 import msgspec
 
 from anabranch.replicate.socket import Address, NotUpgraded, Socket
+from anabranch.wire.dialogue import printable
 
 CONNECT_SECONDS = 15.0
 INFORMATION_BYTES_MAX = 256 << 10  # as they come: a document in tiny pieces is much to read
@@ -33,7 +37,22 @@ async def dial(url: str) -> tuple[dict[str, Any], Socket]:
     except ConnectionRefusedError:
         raise Unreachable("nothing answers at this address") from None
     except (OSError, NotUpgraded, EOFError) as error:
-        raise Unreachable(f"no connection: {error}" if str(error) else "no connection") from None
+        raise Unreachable(_in_words(error, address)) from None
+
+
+def _in_words(error: Exception, address: Address) -> str:
+    match error:
+        case socket.gaierror():
+            return f"no connection: the name {printable(address.host)} is not known to this machine"
+        case ssl.SSLCertVerificationError():
+            return f"no connection: its certificate does not hold: {error.verify_message}"
+        case ssl.SSLError(reason="WRONG_VERSION_NUMBER" | "RECORD_LAYER_FAILURE"):
+            return "no connection: nobody speaks TLS at this address; does it begin with ws:// rather than wss://?"
+        case ssl.SSLError():
+            return f"no connection: TLS: {(error.reason or 'failed').replace('_', ' ').lower()}"
+        case OSError(errno=int(), strerror=str()):
+            return f"no connection: {os.strerror(error.errno) if error.errno else error.strerror}"
+    return f"no connection: {error}" if str(error) else "no connection"
 
 
 async def _information(address: Address) -> dict[str, Any]:

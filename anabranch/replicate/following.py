@@ -76,6 +76,8 @@ class World(Protocol):
     def share(self) -> Callable[[], float]: ...
     @property
     def timing(self) -> Timing: ...
+    @property
+    def giving_bytes(self) -> int: ...
     def feeding(self, peer: str) -> tuple[str, ...]:
         """The links that push to a peer."""
         ...
@@ -287,10 +289,12 @@ class Following:
             if task.cancelled():
                 continue
             if (error := task.exception()) is not None:
-                if not isinstance(error, StoreError):
-                    log.error("a link stumbled", exc_info=error, extra=self._fields())
                 self._drop_pages()
-                self._tell(self.link.not_applied(str(error), self._now))
+                if isinstance(error, StoreError):
+                    self._tell(self.link.not_applied(str(error), self._now))
+                else:
+                    log.error("a link stumbled", exc_info=error, extra=self._fields())
+                    self._tell(self.link.lost(f"a fault of ours: {error!r}", self._now))
                 continue
             result = task.result()
             for blocked in result.blocked:
@@ -327,13 +331,15 @@ class Following:
                 unknown = await lookups.unknown(self._host, ids)
                 self._tell(self.link.loaded(lambda running: running.unknown(unknown), self._now))
             case do.LoadPayloads(ids):
-                found = await lookups.payloads(self._host, ids)
-                self._tell(self.link.loaded(lambda running: running.payloads(found), self._now))
+                found, done = await lookups.payloads(self._host, ids, self._world.giving_bytes)
+                self._tell(self.link.loaded(lambda running: running.payloads(found, done), self._now))
             case do.LoadMissing(after, also):
                 looked, names = await lookups.missing(self._host, after, also)
                 self._tell(self.link.loaded(lambda running: running.lacking(looked, names), self._now))
             case do.LoadOwed(after, limit):
-                owed = await lookups.owed(self._host, self.spec, after, limit, self._world.wall())
+                owed = await lookups.owed(
+                    self._host, self.spec, after, limit, self._world.wall(), self._world.giving_bytes
+                )
                 self._tell(self.link.owed(owed, self._now))
             case do.SavePull() | do.SavePush() | do.Tell():
                 await self._write_unwritten()

@@ -157,8 +157,10 @@ class Link(Retreating):
             why = GAP_WORDS[missed]
             return [*self._turn(Cue.GAP, why), do.Noted(Cue.GAP, f"{missed}: {why}"), *self._reconcile(now)]
         lacks = (self.spec.pulls and known is None) or (self.spec.pushes and self.push.contiguous is None)
-        if lacks or self.unsure or self.state in (LinkState.REPAIRING, LinkState.DEGRADED_POLL):
+        if lacks or self.unsure or self.state is LinkState.REPAIRING:
             return self._reconcile(now)
+        if self.state is LinkState.DEGRADED_POLL:
+            return self._cover(now, pushes=self.spec.pushes)
         if self.peer.kind is PeerKind.PLAIN and self.spec.pulls:
             return self._cover(now)
         return self._subscribe(now)
@@ -204,6 +206,7 @@ class Link(Retreating):
 
     def _start_round(self, now: float, closes: bool, pushes: bool) -> list[Effect]:
         assert self.peer is not None
+        self._manner.look(self.peer, now)
         refuses = self._manner.refuses(self.peer)
         unseen = self.phase is Phase.STREAMING or self.state is LinkState.DEGRADED_POLL
         surveys = self.partial and unseen and self._survey.is_due(now)
@@ -335,6 +338,9 @@ class Link(Retreating):
         return [do.SavePull(self.pull)]
 
     def _verified(self, now: float) -> list[Effect]:
+        self._compared = True
+        if self._sent >= RENEW_AFTER:
+            self._sent = 0  # it has answered more than some do, so it is none of them
         self.verified_at = now if self._comparisons.equal and not self.partial else self.verified_at
         self.unsure = False
         self._compare_at = now + self._timing.verify * (0.75 + self._share() / 2)
@@ -401,7 +407,7 @@ class Link(Retreating):
         try:
             if (said := self._introduction.hear(answer)) is not None:
                 if self.phase is not Phase.AUTHENTICATING:
-                    return said
+                    return said or None
                 if said or self._introduction.proven:
                     self._await(now)
                 return [*said, *self._ask_anchor(now)] if self._introduction.proven else said
@@ -447,17 +453,19 @@ class Link(Retreating):
         self._anchor = None
         return [*effects, *self._begin(None if anchor.held else GapReason.MESSAGE_MISMATCH, now)]
 
-    def _take(self, stream: Stream, answer: Answer, now: float) -> list[Effect]:
+    def _take(self, stream: Stream, answer: Answer, now: float) -> list[Effect] | None:
         try:
             got_on = stream.take(answer)
         except Broken as broken:
             return self._accuse(str(broken), now)
         except Ended as ended:
             return self._refused(str(ended), now)
+        if not got_on:
+            return None
         odd, stream.odd = stream.odd, []
         for one in odd:
             self._settled.bury(one)
-        if got_on and self.phase is Phase.TAILING:
+        if self.phase is Phase.TAILING:
             if self._is_barren(isinstance(answer, Removed) or bool(odd), now):
                 why = (
                     f"it sent nothing but removals and what nobody can take for {BARREN_SECONDS} s, and came to no end"
@@ -546,11 +554,12 @@ class Link(Retreating):
         return self._renewed(effects, now)
 
     def _renewed(self, effects: list[Effect], now: float) -> list[Effect]:
-        """Some relays answer only so many messages on one connection: take another one before, between two pages."""
+        """Some relays answer only so many messages on one connection: take another one before, between two pages; and
+        after a comparison, or what that found would be lost with the connection, and found anew on the next."""
         if self.peer is None or self.peer.kind is not PeerKind.PLAIN:
             return effects
         self._sent += sum(isinstance(effect, do.Send) for effect in effects)
-        if self._sent < RENEW_AFTER or self.phase is not Phase.STREAMING or self._awaits_peer:
+        if self._sent < RENEW_AFTER or not self._compared or self.phase is not Phase.STREAMING or self._awaits_peer:
             return effects
         self._hang_up()
         self.retry_at = now

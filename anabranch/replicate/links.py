@@ -20,7 +20,7 @@ from anabranch.core import canonical
 from anabranch.core.nostr import Invalid
 from anabranch.core.scope import Scope
 from anabranch.replicate.applying import Host
-from anabranch.replicate.budget import Budget
+from anabranch.replicate.budget import BYTES_MAX, Budget
 from anabranch.replicate.explaining import described, explained
 from anabranch.replicate.following import Following, World
 from anabranch.replicate.identity import KeyFiles, NoIdentity
@@ -35,6 +35,7 @@ from anabranch.wire.address import normalised
 log = logging.getLogger(__name__)
 
 LINKS_MAX = 10_000
+GIVING_BYTES_MIN, GIVING_BYTES_MAX = 64 << 10, 1 << 20
 SPREAD_SECONDS = 0.01  # between the first tries of links, so that many do not dial at once
 USUAL = Timing()
 _FIELDS = ("name", "peer", "direction", "scope", "key_file", "access_key_file")
@@ -133,6 +134,7 @@ class Links:
         self._stirring = False
         self._changing = asyncio.Lock()  # which links there are
         self._stopped = False
+        self._were_paused: set[str] = set()  # links that a reload took away, and could not put back yet
         if measures is not None:
             measures.watch(self)
 
@@ -164,7 +166,8 @@ class Links:
         purposes = {spec.purpose for spec in wanted.values()}
         async with self._changing:
             self._check_running()
-            paused = {name for name, link in self.links.items() if link.link.state is LinkState.PAUSED}
+            paused = self._were_paused
+            paused.update(name for name, link in self.links.items() if link.link.state is LinkState.PAUSED)
             for name, link in list(self.links.items()):
                 # One that was added by command gives way to one of the file that has its name, or does what it does.
                 double = name in wanted or link.spec.purpose in purposes
@@ -177,6 +180,7 @@ class Links:
                 else:
                     await self._add(spec, paused=name in paused)
                     changes["added"].append(name)
+            self._were_paused = set()
         return changes
 
     def _check_running(self) -> None:
@@ -278,6 +282,11 @@ class Links:
 
     def feeding(self, peer: str) -> tuple[str, ...]:
         return self._feeding.get(peer, ())
+
+    @property
+    def giving_bytes(self) -> int:
+        """How much one link reads of our own log at once, to give it away: together not more than all may hold."""
+        return max(GIVING_BYTES_MIN, min(GIVING_BYTES_MAX, BYTES_MAX // max(1, len(self.links))))
 
     def repaired(self, reason: str) -> None:
         if self._measures is not None:

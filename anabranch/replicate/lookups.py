@@ -17,8 +17,8 @@ from anabranch.replicate.effects import Owed
 from anabranch.replicate.spec import LinkSpec
 from anabranch.store.contract import Reader
 
-OWED_BYTES = 1 << 20
 KNOWN_AT_ONCE = 10_000
+PAYLOADS_AT_ONCE = 10
 _event = msgspec.json.Decoder(Event).decode
 
 
@@ -42,19 +42,29 @@ async def missing(host: Host, after: Position, also: tuple[Name, ...]) -> tuple[
         after, also = looked, ()
 
 
-async def payloads(host: Host, ids: tuple[str, ...]) -> list[tuple[str, bytes]]:
-    def read(reader: Reader) -> list[tuple[str, bytes]]:
-        selection = reader.select([Filter(ids=frozenset(ids))], len(ids), 0)
-        return _ordered([raw for _, raw in reader.payloads(selection.positions)])
+async def payloads(host: Host, ids: tuple[str, ...], bytes_max: int) -> tuple[list[tuple[str, bytes]], int]:
+    """The first of these, as many as are not too many bytes, in the order in which they are best given; and how many of
+    the ids are done with."""
+
+    def read(reader: Reader) -> tuple[list[tuple[str, bytes]], int]:
+        raws: list[bytes] = []
+        size = done = 0
+        while done < len(ids) and (not done or size < bytes_max):
+            part = ids[done : done + PAYLOADS_AT_ONCE]
+            selection = reader.select([Filter(ids=frozenset(part))], len(part), 0)
+            found = [raw for _, raw in reader.payloads(selection.positions)]
+            raws += found
+            size, done = size + sum(map(len, found)), done + len(part)
+        return _ordered(raws), done
 
     return await host.read(read)
 
 
-async def owed(host: Host, spec: LinkSpec, after: Position, limit: int, now: int) -> Owed:
+async def owed(host: Host, spec: LinkSpec, after: Position, limit: int, now: int, bytes_max: int) -> Owed:
     query = LogQuery(spec.scope.parsed())
 
     def read(reader: Reader) -> Owed:
-        page = reader.changes(query, after, None, limit, False, now, OWED_BYTES)
+        page = reader.changes(query, after, None, limit, False, now, bytes_max)
         echoes = reader.echoes(spec.name, after, page.complete_to)
         raws = [entry.raw for entry in page.entries if entry.raw is not None and entry.position not in echoes]
         return Owed(after, tuple(_ordered(raws)), page.complete_to, page.log)

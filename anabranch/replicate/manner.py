@@ -15,6 +15,7 @@ from anabranch.replicate.repair import Round, Step
 from anabranch.wire.reconciliation import Method
 
 HANG_UPS = 2
+HANG_UP_SECONDS = 3_600  # so long it is not asked again, where it says that it reconciles: it may have been the network
 PAUSE_MIN, DOUBT_PAUSE_MIN = 10.0, 300.0  # seconds between two surveys
 
 
@@ -22,6 +23,7 @@ class Manner:
     def __init__(self) -> None:
         self._pages = False  # it refused, in words or by silence
         self._hang_ups = 0  # connections that ended on the first message of negentropy
+        self._hung_up_at = 0.0
 
     def meet(self, peer: Peer) -> None:
         """A new connection: who says that it reconciles may have refused for the moment only."""
@@ -30,9 +32,15 @@ class Manner:
     def refuses(self, peer: Peer) -> bool:
         return self._pages or peer.reconciles is False or self._hang_ups >= HANG_UPS
 
-    def lost(self, round: Round | None) -> None:
+    def look(self, peer: Peer, now: float) -> None:
+        """A comparison begins: what a connection ended on long ago is tried once more."""
+        if self._hang_ups >= HANG_UPS and peer.reconciles and now >= self._hung_up_at + HANG_UP_SECONDS:
+            self._pages, self._hang_ups = False, HANG_UPS - 1
+
+    def lost(self, round: Round | None, now: float) -> None:
         """The connection is gone, in this round: to hang up on NEG-OPEN is a refusal as well."""
-        self._hang_ups += round is not None and round.step is Step.RECONCILING and not round.talked
+        if round is not None and round.step is Step.RECONCILING and not round.talked:
+            self._hang_ups, self._hung_up_at = self._hang_ups + 1, now
 
     def learn(self, done: Round) -> None:
         self._hang_ups = 0 if done.talked else self._hang_ups

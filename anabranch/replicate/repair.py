@@ -108,6 +108,7 @@ class Round:
         self._more = False  # differs than was found
         self._need: list[str] = []
         self._have: list[str] = []
+        self._asked: tuple[str, ...] = ()  # of our own store
         self._brought: set[str] = set()  # by pages, of what was named
 
     def begin(self) -> list[Effect]:
@@ -148,7 +149,9 @@ class Round:
         self.step = Step.FETCHING
         return self._start(ByIds(self._need, self._scope.filter(), bounds=self._bounds, prefix=self._name))
 
-    def payloads(self, operations: Sequence[tuple[str, bytes]]) -> list[Effect]:
+    def payloads(self, operations: Sequence[tuple[str, bytes]], done: int) -> list[Effect]:
+        """The answer to `LoadPayloads`: of so many of the ids; the others are asked for with the next ones."""
+        self._have = [*self._asked[done:], *self._have]
         if not operations:
             return self._give()
         return self._start(Publication(operations, message_bytes_max=self._message_bytes_max))
@@ -172,13 +175,17 @@ class Round:
         if isinstance(answer, dialogue.NegMessage):
             self.talked = True
         effects = self._machine.hear(answer)
-        return None if effects is None else self._carry_out(effects)
+        if effects is None:
+            return None
+        self.hurried = False
+        return self._carry_out(effects)
 
     def silence(self) -> list[Effect] | None:
         """Nothing that mattered came in time. None: then the round has failed."""
         effects = self._machine.silence() if self._machine is not None else None
         if effects is None or any(isinstance(effect, dialogue.Reconnect) for effect in effects):
             return None
+        self.hurried = False
         return self._carry_out(effects)
 
     def _start(self, machine: Machine) -> list[Effect]:
@@ -243,8 +250,8 @@ class Round:
 
     def _give(self) -> list[Effect]:
         count = GIVE_TO_TRY if self._settled.deferred else GIVE_AT_ONCE
-        batch, self._have = self._have[:count], self._have[count:]
-        return [LoadPayloads(tuple(batch))] if batch else self._finish()
+        self._asked, self._have = tuple(self._have[:count]), self._have[count:]
+        return [LoadPayloads(self._asked)] if self._asked else self._finish()
 
     def _given(self, accepted: Sequence[str], refused: Mapping[str, str]) -> list[Effect]:
         """What is refused for now is left for another time, and so is the rest, unless it is only about some."""

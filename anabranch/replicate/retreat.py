@@ -23,7 +23,7 @@ class Retreating(Standing):
         """The connection is gone, or is to go: what was not applied is forgotten, and it is tried again later."""
         if self.phase is Phase.OFFLINE:
             return []
-        self._manner.lost(self.round)
+        self._manner.lost(self.round, now)
         effects = self._retreat(reason, now)
         if self._pauses.exhausted and Cue.EXHAUSTED in TRANSITIONS[self.state]:
             effects += self._turn(Cue.EXHAUSTED, reason)

@@ -87,6 +87,7 @@ class Standing:
         self._introduction = Introduction(None, self.spec.peer, self._wall)
         self._anchor: Anchor | None = None
         self._sent = self._unasked = 0
+        self._compared = False  # on this connection, to an end
         self._barren_since: float | None = None  # a replay that brings nothing to keep
         self._epoch = ""
         self._target: ProgressToken | None = None

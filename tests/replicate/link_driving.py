@@ -135,6 +135,7 @@ class Drive:
         self.refuses_until: dict[str, int] = {}
         """What our rules take from a time on."""
         self.disk_full = False
+        self.payloads_at_once = 200
         self.told: list[do.Told] = []
         self.noted: list[do.Noted] = []
         self.buried: list[do.Bury] = []
@@ -250,8 +251,8 @@ class Drive:
                 unknown = [id for id in ids if id not in self.store]
                 self._do(link.loaded(lambda running: running.unknown(unknown), now))
             case do.LoadPayloads(ids):
-                found = [(id, self.store[id]) for id in ids]
-                self._do(link.loaded(lambda running: running.payloads(found), now))
+                found = [(id, self.store[id]) for id in ids[: self.payloads_at_once]]
+                self._do(link.loaded(lambda running: running.payloads(found, len(found)), now))
             case do.LoadMissing(after, _):
                 self._do(link.loaded(lambda running: running.lacking(after, []), now))
             case do.LoadOwed(after, limit):

@@ -213,3 +213,8 @@ async def test_what_is_ephemeral_is_not_stored_and_not_asked_for_again(host):
     applied = await arriving.store(Checkpoint())
     assert applied.stored == 1
     assert applied.declined == (fleeting.id,)
+
+
+async def test_what_is_ephemeral_and_came_with_a_stream_is_gone_and_takes_no_memory(host):
+    applied = await bring(page(host, signed(kind=24_133, content="a call"), signed(content="a note")))
+    assert (applied.stored, applied.declined) == (1, ())

@@ -81,6 +81,33 @@ async def test_links_together_hold_no_more_than_is_set_however_slow_the_disk_is(
     assert links.budget.held == 0
 
 
+class Unending(Flood):
+    """A peer that sends one message without an end."""
+
+    async def receive(self):
+        await asyncio.sleep(0)
+        self.read += 1
+        self.unfinished += MESSAGE
+        return []
+
+
+async def test_a_message_that_is_not_whole_stops_the_socket_too(monkeypatch):
+    flood = Unending()
+
+    async def dial(url):
+        return {"changes_feed": {}}, flood
+
+    monkeypatch.setattr(dialling, "dial", dial)
+    loop = asyncio.get_running_loop()
+    links = Links(StuckHost(), clock=loop.time, wall=lambda: WALL, share=lambda: 0.5)
+    links.budget = Budget(bytes_max=1_000_000)
+    links._begin(LinkSpec("l", "ws://p/", EVERYTHING, Direction.PULL), LinkRecord("l", "ws://p/", "pull"))
+    await asyncio.sleep(0.3)
+    assert 1_000_000 <= links.budget.held == flood.unfinished <= 1_000_000 + MESSAGE
+    await links.stop()
+    assert links.budget.held == 0
+
+
 class Nothings(Flood):
     """A peer whose messages are empty."""
 

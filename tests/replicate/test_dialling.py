@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from anabranch.replicate.dialling import Unreachable, _information
+from anabranch.replicate.dialling import Unreachable, _information, dial
 from anabranch.replicate.socket import Address
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n"
@@ -48,3 +48,20 @@ async def test_an_answer_that_is_cut_short_is_no_answer(length):
     async with saying((HEAD % 12 + b'{"name":"x"}')[:length]) as url:
         with pytest.raises(Unreachable):
             await _information(Address.of(url))
+
+
+async def test_why_there_is_no_connection_is_said_in_words():
+    async def talk(reader, writer):
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(talk, "127.0.0.1", 0) as server:
+        with pytest.raises(Unreachable) as no_tls:
+            await dial(f"wss://127.0.0.1:{server.sockets[0].getsockname()[1]}/")
+    assert str(no_tls.value).startswith("no connection: nobody speaks TLS at this address")
+    with pytest.raises(Unreachable) as no_name:
+        await dial("ws://no.such.host.invalid/")
+    assert str(no_name.value) == "no connection: the name no.such.host.invalid is not known to this machine"
+    with pytest.raises(Unreachable) as nobody:
+        await dial("ws://127.0.0.1:9/")
+    assert str(nobody.value) == "nothing answers at this address"

@@ -9,6 +9,8 @@ from pathlib import Path
 from nodes import caught_up, ids, link, shown, until
 from processes import ANABRANCH
 
+from anabranch.node.main import NAMES_AT_ONCE
+
 
 def run(node, *arguments, code=0):
     answer = node.cli("link", *arguments, "--json")
@@ -58,6 +60,13 @@ def test_what_cannot_be_done_is_said_with_what_to_do(start_node, tmp_path):
     assert "nothing answers at this address" in late
     node.stop()
     assert "no node runs on" in run(node, "list", code=1)["error"]
+
+
+def test_names_that_nobody_answers_for_leave_threads_to_look_up_others(start_node):
+    node = start_node()
+    link(node, "ws://localhost:9/")
+    tasks = Path(f"/proc/{node.process.pid}/task")
+    until(lambda: len(list(tasks.iterdir())) >= NAMES_AT_ONCE, node.log_tail)
 
 
 def test_a_node_does_not_follow_itself(start_node):

@@ -271,6 +271,27 @@ async def test_a_peer_that_only_pings_is_given_up(monkeypatch):
         assert await asyncio.wait_for(end_of(socket), 2) == "no answer to a ping within 0.1 s"
 
 
+async def test_of_a_long_message_no_more_is_read_than_somebody_counts():
+    whole = frames.text(b"x" * 3_000_000)
+
+    async def talk(reader, writer):
+        for at in range(0, len(whole), 50_000):
+            writer.write(whole[at : at + 50_000])
+            await writer.drain()
+
+    async with talking(talk) as address:
+        socket = await Socket.open(address)
+        await asyncio.sleep(0.5)
+        assert socket.unfinished < UNTAKEN_BYTES_MAX + 1_000_000
+        came, parts = [], 0
+        async with asyncio.timeout(10):
+            while not came:
+                came, before = await socket.receive(), socket.unfinished
+                parts += 1
+        assert came == [b"x" * 3_000_000] and parts > 3 and before == 0
+        socket.abort()
+
+
 async def test_a_flood_of_empty_messages_is_not_read_on_where_nobody_listens():
     async def talk(reader, writer):
         while True:

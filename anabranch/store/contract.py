@@ -396,6 +396,10 @@ class Reader(Protocol):
         """How much is left, at the most, of those who have asked to vanish; None: of nobody anything."""
         ...
 
+    def vanished(self) -> dict[str, tuple[int, bool]]:
+        """Who has asked to vanish: until when, and whether all of theirs is gone."""
+        ...
+
     def expired(self, now: int) -> tuple[int, int]:
         """How many retained operations have expired, and their bytes."""
         ...

@@ -146,6 +146,29 @@ def test_inspecting_reads_beside_the_writer_and_writes_nothing(folder: Path):
     assert read_holder(folder).url == ""
 
 
+@pytest.mark.parametrize(
+    ("error", "may_write", "said"),
+    [
+        (apsw.CantOpenError("unable to open database file"), False, "a folder that may be written, or on a copy"),
+        (apsw.ReadOnlyError("attempt to write"), True, "a folder that may be written, or on a copy"),
+        (apsw.CantOpenError("unable to open database file"), True, "unable to open database file"),
+    ],
+)
+def test_a_store_that_may_not_be_written_beside_is_said_so(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, error: apsw.Error, may_write: bool, said: str
+):
+    """As on a file system that is mounted to be read only."""
+    SqliteStore.open(folder, "OFF").close()
+
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(apsw, "Connection", fail)
+    monkeypatch.setattr(os, "access", lambda *_: may_write)
+    with pytest.raises(StoreError, match=said):
+        SqliteStore.inspect(folder)
+
+
 def test_a_folder_that_cannot_be_used_is_said_so(tmp_path: Path):
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="cannot use"):

@@ -21,7 +21,7 @@ from anabranch.store import backup, schema
 from anabranch.store.contract import AccessKey, Duplicate, Offer, StoreBusy, Stored, StoreError, TooSlow
 from anabranch.store.held import LOCK, Holder, read_holder
 from anabranch.store.sqlite import DATABASE, SqliteStore
-from anabranch.store.sqlite_writer import SqliteWriter
+from anabranch.store.sqlite_writer import ROOM, WAL_PAGES, SqliteWriter
 
 
 def append(store: SqliteStore, *events) -> list:
@@ -279,6 +279,24 @@ def test_a_store_that_has_no_room_to_be_made_ready_takes_none_and_goes_on(
     assert log_bytes(store) == 0
     connection.pragma("max_page_count", most)
     assert append(store, event(1, content="later")) == [Stored(4)]
+    store.close()
+
+
+@pytest.mark.parametrize("little", [True, False])
+def test_a_log_is_laid_out_only_where_there_is_ample_room(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, little: bool
+):
+    """Where the disk is small, what the log took would be missing for what is to be stored."""
+    caplog.set_level(logging.INFO)
+    store = SqliteStore.open(folder)
+    append(store, *notes(3))
+    page = store.writer._db.pragma("page_size")
+    free = ROOM * (WAL_PAGES + 100) * page - little
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=free if path == folder else 0))
+    before = log_bytes(store)
+    store.writer.make_ready()
+    assert (log_bytes(store) == before) is little
+    assert ("was not laid out" in caplog.text) is little
     store.close()
 
 

@@ -247,6 +247,7 @@ class Statistics(msgspec.Struct, frozen=True):
     payload_bytes: int
     tag_rows: int
     file_bytes: int
+    wal_bytes: int  # how much of these a write-ahead log beside the database takes
 
 
 class Reader(Protocol):

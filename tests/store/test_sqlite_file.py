@@ -282,6 +282,19 @@ def test_a_store_that_has_no_room_to_be_made_ready_takes_none_and_goes_on(
     store.close()
 
 
+def test_the_room_that_a_log_takes_is_told_apart_from_that_of_the_database(folder: Path):
+    store = SqliteStore.open(folder)
+    append(store, *notes(3))
+    store.writer.make_ready()
+    with store.reader() as reader:
+        told = reader.statistics()
+    assert told.wal_bytes == log_bytes(store) > 16_000_000
+    assert told.file_bytes == store.path.stat().st_size + told.wal_bytes
+    store.close()
+    with SqliteStore.inspect(folder).reader() as reader:
+        assert reader.statistics().wal_bytes == 0
+
+
 @pytest.mark.parametrize("little", [True, False])
 def test_a_log_is_laid_out_only_where_there_is_ample_room(
     folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, little: bool

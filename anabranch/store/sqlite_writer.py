@@ -31,12 +31,14 @@ class SqliteWriter(SqlWriter):
         """Lay the write-ahead log out, as long as it gets between two checkpoints.
 
         While a commit makes the file longer, it waits for the file system's own journal as well; what has been written
-        there and was never committed counts for nothing. Without ample room for it the log grows as it is needed, and
-        what was taken in vain is given back.
+        there and was never committed counts for nothing. Without ample room for it the log grows as it is needed, is
+        brought into the database sooner, and what was taken in vain is given back.
         """
         page, cached, few = self._value("PRAGMA page_size"), self._value("PRAGMA cache_size"), 100
         length = (WAL_PAGES + few) * page
-        if shutil.disk_usage(Path(self._connection.filename).parent).free < ROOM * length:
+        free = shutil.disk_usage(Path(self._connection.filename).parent).free
+        if free < ROOM * length:
+            self._all(f"PRAGMA wal_autocheckpoint = {max(few, WAL_PAGES * free // (ROOM * length))}")
             log.info("the write-ahead log was not laid out", extra={"cause": "the disk has little room"})
             return
         self._all(f"PRAGMA cache_size = {few}")  # what does not fit goes into the log at once

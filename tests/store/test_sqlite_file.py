@@ -295,21 +295,22 @@ def test_the_room_that_a_log_takes_is_told_apart_from_that_of_the_database(folde
         assert reader.statistics().wal_bytes == 0
 
 
-@pytest.mark.parametrize("little", [True, False])
-def test_a_log_is_laid_out_only_where_there_is_ample_room(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, little: bool
+@pytest.mark.parametrize(("part", "pages"), [(1, WAL_PAGES), (0.5, WAL_PAGES // 2), (0, 100)])
+def test_a_log_is_laid_out_only_where_there_is_ample_room_and_kept_short_elsewhere(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, part: float, pages: int
 ):
     """Where the disk is small, what the log took would be missing for what is to be stored."""
     caplog.set_level(logging.INFO)
     store = SqliteStore.open(folder)
     append(store, *notes(3))
     page = store.writer._db.pragma("page_size")
-    free = ROOM * (WAL_PAGES + 100) * page - little
+    free, little = int(part * ROOM * (WAL_PAGES + 100) * page), part < 1
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=free if path == folder else 0))
     before = log_bytes(store)
     store.writer.make_ready()
     assert (log_bytes(store) == before) is little
     assert ("was not laid out" in caplog.text) is little
+    assert store.writer._db.pragma("wal_autocheckpoint") == pages
     store.close()
 
 

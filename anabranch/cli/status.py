@@ -50,11 +50,12 @@ def status(shell: Shell) -> None:
     }
     who = holder.name if held else "nobody"
     s = statistics
+    room = size(s.file_bytes - s.wal_bytes) + (f" and {size(s.wal_bytes)} of write-ahead log" if s.wal_bytes else "")
     shell.result(
         answer,
         rows(
             [
-                ("store", f"{store.place if settings.store else folder}, {size(s.file_bytes)}"),
+                ("store", f"{store.place if settings.store else folder}, {room}"),
                 ("held by", who),
                 ("stream", log.stream),
                 ("epoch", log.epoch),

@@ -26,7 +26,10 @@ def verify(shell: Shell) -> None:
     with inspect_store(Path(settings.data), settings.store).reader() as reader, shell.progress("Verifying") as show:
         log = reader.log()
         findings = integrity.verify(
-            reader, lambda position, tip: show(position, tip, f"{position:,} of {tip:,}"), settings.verify_workers
+            reader,
+            lambda position, tip: show(position, tip, f"{position:,} of {tip:,}"),
+            settings.verify_workers,
+            settings.kind_policy(),
         )
     answer = {
         "sound": findings.sound,

@@ -172,6 +172,13 @@ def deleted_by(request: Event) -> tuple[list[bytes], list[bytes]]:
     return ids, documents
 
 
+def owners(event: Event) -> list[str]:
+    """Who takes an event along when they vanish (NIP-62): its author, and whom it was wrapped for. A request stays."""
+    if event.kind == nostr.VANISH:
+        return []
+    return [event.pubkey, *(event.values("p") if event.kind == revisions.GIFT_WRAP else ())]
+
+
 def document_key(family: Family, namespace: str, kind: int, coordinate: str) -> bytes:
     """A short name for a document: 128 bits over family, namespace (author or recipient), kind and coordinate.
 

@@ -247,6 +247,7 @@ class Statistics(msgspec.Struct, frozen=True):
     payload_bytes: int
     tag_rows: int
     file_bytes: int
+    wal_bytes: int  # how much of these a write-ahead log beside the database takes
 
 
 class Reader(Protocol):
@@ -394,6 +395,10 @@ class Reader(Protocol):
 
     def vanishing(self) -> int | None:
         """How much is left, at the most, of those who have asked to vanish; None: of nobody anything."""
+        ...
+
+    def vanished(self) -> dict[str, tuple[int, bool]]:
+        """Who has asked to vanish: until when, and whether all of theirs is gone."""
         ...
 
     def expired(self, now: int) -> tuple[int, int]:

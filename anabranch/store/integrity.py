@@ -15,7 +15,17 @@ import msgspec
 
 from anabranch.core import nostr, revisions, snapshots
 from anabranch.core.nostr import Event, Invalid, Limits
-from anabranch.core.operation import Family, KindPolicy, Operation, State, classify, deleted_by
+from anabranch.core.operation import (
+    Family,
+    KindPolicy,
+    Operation,
+    Standing,
+    State,
+    classify,
+    deleted_by,
+    document_key,
+    owners,
+)
 from anabranch.core.token import START, Position
 from anabranch.store.contract import Facts, Reader, StoreError
 from anabranch.store.signatures import Answer, Signatures
@@ -27,6 +37,7 @@ PAGE = 1_000
 FINDINGS_MAX = 1_000
 DOCUMENTS_REMEMBERED = 1 << 18
 _TRIES = 3
+_END = Position(1 << 62)  # of any log
 
 RESTORE = "restore a backup, or export what is sound and import it into a new store"
 REPUBLISH = "ask its author's devices or another relay for it again after restoring, or live without it"
@@ -73,16 +84,24 @@ Progress = Callable[[int, int], None]
 """Called with the position reached and the tip."""
 
 
-def verify(reader: Reader, progress: Progress = lambda position, tip: None, workers: int | None = None) -> Findings:
-    """Check everything up to the tip of now. `workers` processes check signatures; None: as many as cores."""
+def verify(
+    reader: Reader,
+    progress: Progress = lambda position, tip: None,
+    workers: int | None = None,
+    kinds: KindPolicy | None = None,
+) -> Findings:
+    """Check everything up to the tip of now. `workers` processes check signatures; None: as many as cores. `kinds` says
+    which requests to vanish are carried out here; None: those that name all relays."""
     with Signatures(workers) as signatures:
-        return _Check(reader, signatures).run(progress)
+        return _Check(reader, signatures, kinds or KindPolicy()).run(progress)
 
 
 class _Check:
-    def __init__(self, reader: Reader, signatures: Signatures) -> None:
+    def __init__(self, reader: Reader, signatures: Signatures, kinds: KindPolicy) -> None:
         self._reader = reader
         self._signatures = signatures
+        self._kinds = kinds
+        self._vanished: dict[str, tuple[int, bool]] = {}
         self._open: deque[tuple[list[Facts], Answer]] = deque()
         self._documents: OrderedDict[bytes, None] = OrderedDict()  # checked of late: the oldest are let go
         self._tag_rows = 0
@@ -100,6 +119,7 @@ class _Check:
             found.add(None, None, f"the file itself: {text}", RESTORE)
         if not 1 <= log.floor <= log.tip + 1:
             found.add(None, None, f"floor {log.floor} is outside 1 to {log.tip + 1}", RESTORE)
+        self._vanished = self._attempt("who has vanished", self._reader.vanished, self._vanished)
         last = START
         for page in self._pages(log.tip):
             for facts in page:
@@ -162,8 +182,9 @@ class _Check:
             return True
 
     def _beyond(self, tip: Position) -> int | None:
-        rows = self._reader.facts(tip, 1)
-        return rows[0].position if rows and rows[0].position > self._reader.log().tip else None
+        taken = [facts.position for facts in self._reader.facts(tip, 1)]
+        taken += [removal.position for removal in self._reader.removals(tip, _END, 1) if removal.position is not None]
+        return min(taken) if taken and min(taken) > self._reader.log().tip else None
 
     def _look_for_missing(self, last: Position, next: Position) -> None:
         """Between two rows of the log nothing is missing, unless it was forgotten below the floor."""
@@ -229,6 +250,7 @@ class _Check:
             lasting = {Family.SNAPSHOT: State.REMOVED, Family.REVISION: State.COMPACTED}.get(facts.family)
             if facts.head and facts.state is not lasting:
                 wrong.append((f"is {facts.state.name.lower()} and yet marked as a head", REBUILD))
+            wrong += [(text, RESTORE) for text in _missing(facts)]
             return None, wrong
         if facts.raw is None:
             return None, [("payload is missing", REPUBLISH)]
@@ -257,7 +279,7 @@ class _Check:
 
     def _kept_beside(self, facts: Facts, event: Event) -> Iterator[str]:
         """Of a replaceable event, the one head's mark (snapshots: `_check_document`); of a request to delete, what it
-        names; of any, the tag rows."""
+        names; of one to vanish, who has asked; of any, that nobody took it along, and the tag rows."""
         if facts.family is Family.PLAIN:
             current = 0 if facts.document is None else len(self._reader.heads(facts.document))
             if (facts.document is not None) != facts.head:
@@ -266,9 +288,21 @@ class _Check:
                 yield f"is one of {current} current versions, and a replaceable event has one"
         if facts.family is Family.PLAIN and event.kind == nostr.DELETION and (forgotten := self._undeleted(event)):
             yield f"{forgotten} of what it deletes are not remembered as deleted"
+        if self._carried_out(event) and self._vanished.get(event.pubkey, (-1, False))[0] < event.created_at:
+            yield "this request to vanish is not remembered"
+        gone = [self._vanished[owner] for owner in owners(event) if owner in self._vanished]
+        if any(done and event.created_at <= until for until, done in gone):
+            yield "belongs to somebody who has vanished"
         keys = tag_keys(event)
         if keys and (rows := self._reader.tag_rows(facts.position, event.created_at, keys)) < len(keys):
             yield f"{len(keys) - rows} of its {len(keys)} tag rows are missing"
+
+    def _carried_out(self, event: Event) -> bool:
+        """Whether it is a request to vanish that this node heeds."""
+        try:
+            return event.kind == nostr.VANISH and classify(event, b"", self._kinds).standing is Standing.ORDINARY
+        except ValueError:
+            return False
 
     def _undeleted(self, request: Event) -> int:
         """How many of what a request deletes could come back."""
@@ -307,8 +341,9 @@ class _Check:
         for _ in range(_TRIES):
             try:
                 heads, marked = lineage(document)
-            except _UNREADABLE:
-                return  # the row that cannot be read is reported by its page
+            except _UNREADABLE as error:
+                self._findings.add(None, None, f"the heads of {document.hex()} could not be checked: {error}", RESTORE)
+                return
             if heads.keys() == marked.keys():
                 return
         for id in sorted(heads.keys() - marked.keys()):
@@ -358,6 +393,7 @@ def _differences(facts: Facts, operation: Operation) -> list[str]:
     return [
         f"{column} is {_shown(stored)} and the signed event says {_shown(derived)}"
         for column, stored, derived in (
+            ("family", int(facts.family), int(operation.family)),
             ("author", facts.author, event.pubkey),
             ("kind", facts.kind, event.kind),
             ("created_at", facts.created_at, event.created_at),
@@ -372,6 +408,21 @@ def _differences(facts: Facts, operation: Operation) -> list[str]:
         )
         if stored != derived
     ]
+
+
+def _missing(facts: Facts) -> Iterator[str]:
+    """What the heads of a document depend on must outlast the payload."""
+    if facts.family is Family.SNAPSHOT and facts.clock is None:
+        yield "has no clock"
+    namespace, kind = facts.author, facts.kind if facts.family is Family.PLAIN else 0
+    if facts.family is Family.REVISION:
+        if facts.revision is None:
+            yield "has no facts of a revision"
+            return
+        namespace = facts.revision.recipient
+    named = None if facts.coordinate is None else document_key(facts.family, namespace, kind, facts.coordinate)
+    if facts.document != named:
+        yield f"document is {_shown(facts.document)} and its coordinate says {_shown(named)}"
 
 
 def _untyped(facts: revisions.Facts | None) -> revisions.Facts | None:

@@ -160,6 +160,7 @@ DAMAGES = {
     f"WHERE f.short = substr(o.id,1,{SHORT}) AND f.position = o.position)",
     "ids without an operation": "SELECT (SELECT count(*) FROM settled_ids) + (SELECT count(*) FROM fresh_ids) "
     "- (SELECT count(*) FROM operations)",
+    "operations whose head mark is neither 0 nor 1": "SELECT count(*) FROM operations WHERE head NOT IN (0, 1)",
     "payloads without an operation": "SELECT count(*) FROM payloads p WHERE NOT EXISTS "
     "(SELECT 1 FROM operations o WHERE o.position = p.position AND o.state = 0)",
     "revisions without an operation": "SELECT count(*) FROM revisions r WHERE NOT EXISTS "

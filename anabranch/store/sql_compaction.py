@@ -75,6 +75,10 @@ class CompactionReader:
             self._value(addressed, [tag_key("p", author) for author in going])
         )
 
+    def vanished(self) -> dict[str, tuple[int, bool]]:
+        """Who has asked to vanish: until when, and whether all of theirs is gone."""
+        return {row[0]: (row[1], bool(row[2])) for row in self._rows("SELECT author, until, done FROM vanished")}
+
     def expired(self, now: int) -> tuple[int, int]:
         """How many retained operations have expired, and their bytes."""
         count, size = self._rows(

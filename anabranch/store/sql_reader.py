@@ -410,11 +410,16 @@ class SqlReader(BookReader, ToldReader, CompactionReader, ABC):
             payload_bytes=int(payload_bytes),
             tag_rows=tag_rows,
             file_bytes=self.file_bytes(),
+            wal_bytes=self.wal_bytes(),
         )
 
     @abstractmethod
     def file_bytes(self) -> int:
         """What the store takes on disk."""
+
+    def wal_bytes(self) -> int:
+        """Nothing, where a server keeps its write-ahead log elsewhere."""
+        return 0
 
     @abstractmethod
     def _engine_damage(self) -> list[str]:

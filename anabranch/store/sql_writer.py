@@ -16,8 +16,7 @@ import msgspec
 
 from anabranch.core import nostr, snapshots
 from anabranch.core.nostr import Event
-from anabranch.core.operation import Family, Operation, Removal, Standing, State, deleted_by
-from anabranch.core.revisions import GIFT_WRAP
+from anabranch.core.operation import Family, Operation, Removal, Standing, State, deleted_by, owners
 from anabranch.core.token import START, Log, Position
 from anabranch.store.contract import Advance, Duplicate, Offer, Outcome, Refused, Stored, Superseded
 from anabranch.store.sql import (
@@ -505,10 +504,7 @@ class _Group:
 
     def _has_vanished(self, event: Event) -> bool:
         """Whether it belongs to somebody who has asked to vanish since: written by them, or wrapped for them."""
-        owners = [event.pubkey, *(event.values("p") if event.kind == GIFT_WRAP else ())]
-        return event.kind != nostr.VANISH and any(
-            event.created_at <= self._writer._vanished.get(owner, -1) for owner in owners
-        )
+        return any(event.created_at <= self._writer._vanished.get(owner, -1) for owner in owners(event))
 
     def _vanish(self, request: Event) -> None:
         """Carry out a request to vanish (NIP-62): what was theirs goes, and does not come back."""

@@ -62,12 +62,12 @@ class SqliteStore(HeldStore[SqliteWriter, SqliteReader]):
             connection.set_busy_timeout(10_000)
             connection.pragma("query_only", True)
             connection.pragma("cache_size", -8_192)
-        except apsw.ReadOnlyError as error:
-            raise StoreError(
-                f"cannot read {self.path}: SQLite writes beside the file it reads, and may not; run it as the owner of "
-                "the folder, or on a copy"
-            ) from error
         except apsw.Error as error:
+            if isinstance(error, apsw.ReadOnlyError) or not os.access(self.path.parent, os.W_OK):
+                raise StoreError(
+                    f"cannot read {self.path}: SQLite writes beside the file it reads, and may not; run it as the "
+                    "owner of a folder that may be written, or on a copy"
+                ) from error
             raise StoreError(f"cannot read {self.path}: {error}") from error
         return SqliteReader(connection, self.path)
 

@@ -26,9 +26,12 @@ class SqliteReader(SqlReader):
             raise StoreError(schema.unreadable(str(self._path), version))
 
     def file_bytes(self) -> int:
-        """What the database takes on disk, with what is still in its write-ahead log."""
-        files = (self._path.with_name(self._path.name + suffix) for suffix in ("", "-wal"))
-        return sum(file.stat().st_size for file in files if file.exists())
+        """What the database takes on disk, with its write-ahead log."""
+        return _size(self._path) + self.wal_bytes()
+
+    def wal_bytes(self) -> int:
+        """What the write-ahead log takes, laid out or filled."""
+        return _size(self._path.with_name(self._path.name + "-wal"))
 
     def _engine_damage(self) -> list[str]:
         found = [row[0] for row in self._rows("PRAGMA integrity_check") if row[0] != "ok"]
@@ -40,3 +43,7 @@ class SqliteReader(SqlReader):
             elif there[name] != definition:
                 found.append(f"{name} is not what this release makes of it")
         return found
+
+
+def _size(file: Path) -> int:
+    return file.stat().st_size if file.exists() else 0

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from contextlib import suppress
+from pathlib import Path
 
 import apsw
 
@@ -13,6 +15,7 @@ from anabranch.store.sql_writer import SqlWriter
 log = logging.getLogger(__name__)
 
 WAL_PAGES = 2_000  # after so many what is in the write-ahead log goes into the database
+ROOM = 16  # times as much has to be free where the log is laid out: the rest is for what it is there for
 
 
 class _Undone(Exception):
@@ -28,14 +31,20 @@ class SqliteWriter(SqlWriter):
         """Lay the write-ahead log out, as long as it gets between two checkpoints.
 
         While a commit makes the file longer, it waits for the file system's own journal as well; what has been written
-        there and was never committed counts for nothing. Without room for it what it took is given back, and the log
-        grows as it is needed.
+        there and was never committed counts for nothing. Without ample room for it the log grows as it is needed, is
+        brought into the database sooner, and what was taken in vain is given back.
         """
         page, cached, few = self._value("PRAGMA page_size"), self._value("PRAGMA cache_size"), 100
+        length = (WAL_PAGES + few) * page
+        free = shutil.disk_usage(Path(self._connection.filename).parent).free
+        if free < ROOM * length:
+            self._all(f"PRAGMA wal_autocheckpoint = {max(few, WAL_PAGES * free // (ROOM * length))}")
+            log.info("the write-ahead log was not laid out", extra={"cause": "the disk has little room"})
+            return
         self._all(f"PRAGMA cache_size = {few}")  # what does not fit goes into the log at once
         try:
             with suppress(_Undone), self._transaction():
-                self._all("INSERT INTO settings VALUES ('', zeroblob(?))", ((WAL_PAGES + few) * page,))
+                self._all("INSERT INTO settings VALUES ('', zeroblob(?))", (length,))
                 raise _Undone
             with self._transaction():
                 self._all("UPDATE log SET tip = tip")  # with this all that was written is on disk

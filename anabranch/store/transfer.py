@@ -12,7 +12,7 @@ import io
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import IO, Protocol, cast
+from typing import IO, TYPE_CHECKING, Any, Protocol, cast
 
 import msgspec
 
@@ -22,6 +22,9 @@ from anabranch.core.operation import KindPolicy, Operation, State, Unsupported, 
 from anabranch.core.token import START, Position
 from anabranch.store.contract import Duplicate, Facts, Offer, Reader, Refused, Stored, Superseded, Writer
 from anabranch.store.signatures import Answer, Signatures
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
 
 PAGE = 500
 GROUP = 1_000
@@ -122,7 +125,7 @@ def decompressed(stream: IO[bytes]) -> LineReader:
         return gzip.GzipFile(fileobj=buffered)
     if head.startswith(ZSTD_MAGIC):
         return unpacked_zstd(buffered)
-    return _Column(buffered) if head.startswith(PARQUET_MAGIC) else buffered
+    return io.BufferedReader(_Column(buffered), 1 << 20) if head.startswith(PARQUET_MAGIC) else buffered
 
 
 def unpacked_zstd(stream: IO[bytes]) -> LineReader:
@@ -132,8 +135,11 @@ def unpacked_zstd(stream: IO[bytes]) -> LineReader:
     return io.BufferedReader(cast(io.RawIOBase, unpacked), 1 << 20)
 
 
-class _Column:
-    """The column `raw` of a Parquet file, a line each, with a bounded number of them in memory."""
+class _Column(io.RawIOBase):
+    """The column `raw` of a Parquet file, a line each, with one row at a time in memory beside a page of the file.
+
+    A page may name one long row very often: what is small in the file would be large in memory, read by many rows.
+    """
 
     def __init__(self, stream: IO[bytes]) -> None:
         import pyarrow as pa
@@ -148,16 +154,33 @@ class _Column:
             raise OSError(f"this Parquet file has no readable column raw: {error}") from None
         if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
             raise OSError(f"the column raw of this Parquet file holds no texts but {kind}")
-        self._batches = file.iter_batches(PAGE, columns=["raw"])
-        self._lines = io.BytesIO()
+        self._pieces = self._read(file)
+        self._piece = memoryview(b"")
 
-    def readline(self, size: int = -1, /) -> bytes:
-        while not (piece := self._lines.readline(size)):
-            batch = next(self._batches, None)
-            if batch is None:
-                break
-            self._lines = io.BytesIO(b"".join(b"%s\n" % raw.encode() for raw in batch.column(0).to_pylist() if raw))
-        return piece
+    def _read(self, file: Any) -> Iterator[memoryview]:
+        """The rows with their line ends. Whether a row is text at all is for the parser to say."""
+        import pyarrow as pa
+
+        try:
+            for batch in file.iter_batches(1, columns=["raw"], use_threads=False):
+                for row in batch.column(0).cast(pa.large_binary()):
+                    if row.is_valid and (raw := memoryview(row.as_buffer()).cast("B")):
+                        yield raw
+                        yield memoryview(b"\n")
+        except pa.ArrowException as error:
+            raise OSError(f"Parquet: {error}") from None
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: WriteableBuffer, /) -> int:
+        target = memoryview(buffer)
+        if not self._piece:
+            self._piece = next(self._pieces, self._piece)
+        size = min(len(target), len(self._piece))
+        target[:size] = self._piece[:size]
+        self._piece = self._piece[size:]
+        return size
 
 
 def lines(stream: LineReader, most: int) -> Iterator[tuple[int, bytes | None]]:

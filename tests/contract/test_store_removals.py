@@ -9,9 +9,9 @@ from revision_histories import REVISIONS, revision, revision_histories, vanishin
 from stores import NOW, Opened, Stores
 
 from anabranch.core import nostr
-from anabranch.core.nostr import Event
+from anabranch.core.nostr import Event, Keys
 from anabranch.core.operation import Removal
-from anabranch.store import log_pages
+from anabranch.store import integrity, log_pages
 from anabranch.store.contract import Line
 from anabranch.store.log_pages import entries_between, position_of
 
@@ -123,3 +123,19 @@ def test_the_name_of_a_removed_revision_is_told(opened: Opened):
     opened.writer.remove([revision(REVISIONS[1]).id])
     _, entries = log_pages.read_page(log_pages.page(opened.reader, 1, None, 9))
     assert [entry.removal.revision for entry in entries] == [REVISIONS[1]]
+
+
+def test_verify_knows_who_has_vanished_and_where_the_log_ends(opened: Opened):
+    leaving = Keys(b"\x08" * 32)
+    opened.append(leaving.sign(1, [], "written", 1), leaving.sign(nostr.VANISH, [["relay", "ALL_RELAYS"]], "", 2))
+
+    def found() -> list[tuple[int | None, str]]:
+        return [(one.position, one.what) for one in integrity.verify(opened.reader, workers=0).found]
+
+    assert (opened.reader.log().tip, found()) == (3, [])
+    opened.writer._db.execute("UPDATE vanished SET until = 1")
+    assert found() == [(2, "this request to vanish is not remembered")]
+    opened.writer._db.execute("UPDATE log SET tip = 2")
+    assert found()[-1] == (3, "lies beyond the tip, where the next operation will want to be")
+    opened.writer._db.execute("UPDATE operations SET head = 2")
+    assert (None, "the file itself: 2 operations whose head mark is neither 0 nor 1") in found()

@@ -468,6 +468,8 @@ def test_who_vanishes_takes_along_what_they_wrote_and_what_was_wrapped_for_them(
     assert [opened.reader.state(e.id) for e in (*others[:2], *later, request)] == [State.RETAINED] * 5
     assert [(e.position, e.reason) for e in opened.reader.changes(MINE, 7, None, 9).entries] == [(10, "vanished")]
     assert opened.reader.vanishing() is None, "nothing is left to do"
+    assert opened.reader.vanished() == {P: (1_000, True)}
+    assert opened.reader.damage() == []
 
 
 def test_what_vanished_does_not_come_back_and_what_is_newer_may_come(opened: Opened):

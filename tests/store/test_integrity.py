@@ -23,8 +23,8 @@ def snapshot(d: str, clock: dict[str, int], at: int, action: str = "put", conten
     return AUTHOR.sign(42061, [["d", d], ["o", action], *clocks.tags(clock), ["c", "notes"]], content, at)
 
 
-def fill(store: SqliteStore, events: list[Event]) -> None:
-    offers = [Offer(classify(*parse(serialise(event), Limits()), KindPolicy())) for event in events]
+def fill(store: SqliteStore, events: list[Event], kinds: KindPolicy | None = None) -> None:
+    offers = [Offer(classify(*parse(serialise(event), Limits()), kinds or KindPolicy())) for event in events]
     store.writer.append(offers, START * 1000)
 
 
@@ -181,6 +181,7 @@ def test_a_tag_row_too_many_is_found(folder: Path, change: Callable[..., None]) 
 @pytest.mark.parametrize(
     ("column", "value"),
     [
+        ("family", 2),
         ("author", b"\x01" * 32),
         ("kind", 1),
         ("created_at", 5),
@@ -197,6 +198,37 @@ def test_every_changed_column_is_found(folder: Path, change: Callable[..., None]
     change(f"UPDATE operations SET {column} = ? WHERE position = 6", value)
     told = {(found.position, found.what.split(" is ")[0]) for found in verify(folder).found}
     assert (6, column) in told or (column == "kind" and any(position == 6 for position, _ in told))
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "said"),
+    [
+        ("clock", None, "has no clock"),
+        ("family", 2, "has no facts of a revision"),
+        ("family", 0, "its coordinate says"),
+        ("author", b"\x01" * 32, "its coordinate says"),
+        ("document", None, "document is None and its coordinate says"),
+        ("coordinate", "elsewhere", "its coordinate says"),
+    ],
+)
+def test_a_changed_column_is_found_where_only_facts_are_left(
+    folder: Path, change: Callable[..., None], column: str, value: object, said: str
+) -> None:
+    change(f"UPDATE operations SET {column} = ? WHERE position = 2", value)
+    assert any(found.position == 2 and said in found.what for found in verify(folder).found)
+
+
+def test_a_document_whose_heads_cannot_be_worked_out_is_not_sound(folder: Path, change: Callable[..., None]) -> None:
+    change("UPDATE operations SET clock = NULL WHERE position = 2")
+    change("UPDATE operations SET head = 0 WHERE position = 6")
+    assert any("could not be checked" in found.what for found in verify(folder).found)
+
+
+@pytest.mark.parametrize("position", [5, 6])
+def test_a_head_mark_that_is_none_is_found(folder: Path, change: Callable[..., None], position: int) -> None:
+    change(f"UPDATE operations SET head = 2 WHERE position = {position}")
+    said = "the file itself: 1 operations whose head mark is neither 0 nor 1"
+    assert (None, said) in {(found.position, found.what) for found in verify(folder).found}
 
 
 def test_another_id_is_found(folder: Path, change: Callable[..., None]) -> None:
@@ -222,6 +254,12 @@ def test_an_operation_beyond_the_tip_is_found(folder: Path, change: Callable[...
     change("UPDATE log SET tip = 13")
     findings = verify(folder)
     assert any(found.position == 14 and "beyond the tip" in found.what for found in findings.found)
+
+
+def test_a_removal_beyond_the_tip_is_found(folder: Path, change: Callable[..., None]) -> None:
+    """The last position is that of the deletion's removal."""
+    change("UPDATE log SET tip = 14")
+    assert only(verify(folder)) == (15, "lies beyond the tip, where the next operation will want to be")
 
 
 def test_a_log_that_lost_the_row_that_tells_of_it_is_said_so(folder: Path, change: Callable[..., None]) -> None:
@@ -260,6 +298,66 @@ def test_what_its_author_has_deleted_and_is_still_there_is_found(
     change(f"INSERT INTO deletions SELECT {of}, author, created_at FROM operations WHERE position = {position}")
     what = "the file itself: 1 operations that their author has deleted, and that are still there"
     assert only(verify(folder)) == (None, what)
+
+
+HERE = "wss://relay.example"
+LEAVING = Keys(b"\x08" * 32)
+
+
+@pytest.fixture(params=["ALL_RELAYS", HERE])
+def left(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """Where somebody has vanished, and what they wrote and what was wrapped for them is gone."""
+    store = SqliteStore.open(tmp_path / "left")
+    events = [
+        LEAVING.sign(1, [], "written", START),
+        AUTHOR.sign(1059, [["p", LEAVING.pubkey]], "wrapped", START),
+        AUTHOR.sign(1, [["p", LEAVING.pubkey]], "about them", START),
+        LEAVING.sign(62, [["relay", request.param]], "", START + 9),
+        LEAVING.sign(1, [], "back again", START + 10),
+    ]
+    for event in events:
+        fill(store, [event], KindPolicy(relay_url=HERE))
+    store.close()
+    return tmp_path / "left"
+
+
+def verify_here(folder: Path) -> Findings:
+    with SqliteStore.inspect(folder).reader() as reader:
+        return integrity.verify(reader, workers=0, kinds=KindPolicy(relay_url=HERE))
+
+
+def test_a_store_that_somebody_has_left_is_sound(left: Path) -> None:
+    findings = verify_here(left)
+    assert findings.sound, findings.found
+    assert (findings.checked, findings.signatures) == (5, 3)
+
+
+@pytest.mark.parametrize("how", ["DELETE FROM vanished", "UPDATE vanished SET until = until - 1"])
+def test_a_request_to_vanish_that_is_not_remembered_is_found(left: Path, how: str) -> None:
+    """The store would take again what has gone."""
+    connection = apsw.Connection(str(left / DATABASE))
+    connection.execute(how)
+    connection.close()
+    assert only(verify_here(left)) == (4, "this request to vanish is not remembered")
+
+
+def test_a_request_to_vanish_from_elsewhere_is_nothing_to_remember(tmp_path: Path) -> None:
+    """It was stored where such events are kept for others, and not heeded."""
+    request = LEAVING.sign(62, [["relay", "wss://elsewhere.example"]], "", START)
+    store = SqliteStore.open(tmp_path)
+    fill(store, [request], KindPolicy(pass_through=frozenset({62})))
+    store.close()
+    assert verify_here(tmp_path).sound
+
+
+def test_what_is_still_there_of_somebody_who_has_vanished_is_found(left: Path) -> None:
+    """Nothing looks for it any more."""
+    connection = apsw.Connection(str(left / DATABASE))
+    connection.execute("UPDATE vanished SET until = until + 1")
+    assert only(verify_here(left)) == (7, "belongs to somebody who has vanished")
+    connection.execute("UPDATE vanished SET done = 0")
+    connection.close()
+    assert verify_here(left).sound  # it is on its way
 
 
 @pytest.mark.parametrize("by", [-1, 1])

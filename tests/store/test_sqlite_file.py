@@ -1,6 +1,5 @@
 """The SQLite store as a file: one holder, epochs, full disks, damage and other people's files."""
 
-import logging
 import multiprocessing
 import os
 import re
@@ -146,6 +145,29 @@ def test_inspecting_reads_beside_the_writer_and_writes_nothing(folder: Path):
     assert read_holder(folder).url == ""
 
 
+@pytest.mark.parametrize(
+    ("error", "may_write", "said"),
+    [
+        (apsw.CantOpenError("unable to open database file"), False, "a folder that may be written, or on a copy"),
+        (apsw.ReadOnlyError("attempt to write"), True, "a folder that may be written, or on a copy"),
+        (apsw.CantOpenError("unable to open database file"), True, "unable to open database file"),
+    ],
+)
+def test_a_store_that_may_not_be_written_beside_is_said_so(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, error: apsw.Error, may_write: bool, said: str
+):
+    """As on a file system that is mounted to be read only."""
+    SqliteStore.open(folder, "OFF").close()
+
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(apsw, "Connection", fail)
+    monkeypatch.setattr(os, "access", lambda *_: may_write)
+    with pytest.raises(StoreError, match=said):
+        SqliteStore.inspect(folder)
+
+
 def test_a_folder_that_cannot_be_used_is_said_so(tmp_path: Path):
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="cannot use"):
@@ -203,59 +225,6 @@ def test_a_checkpoint_that_finds_no_room_is_a_line_in_the_log(folder: Path, capl
     store.writer._connection = SimpleNamespace(wal_checkpoint=no_room)
     assert store.writer.return_space(50) is False
     assert "could not be brought into the database" in caplog.text
-    store.close()
-
-
-def log_bytes(store: SqliteStore) -> int:
-    return store.path.with_name(f"{DATABASE}-wal").stat().st_size
-
-
-def test_a_store_that_was_made_ready_commits_without_making_its_log_longer(folder: Path):
-    store = SqliteStore.open(folder)
-    append(store, *notes(3))
-    before, log = facts(store), store.log()
-    store.writer.make_ready()
-    laid_out = log_bytes(store)
-    for n in range(20):
-        append(store, event(1, content=f"later {n}"))
-    assert log_bytes(store) == laid_out
-    assert facts(store)[:3] == before
-    assert (store.log().epoch, store.log().tip) == (log.epoch, log.tip + 20)
-    with store.reader() as reader:
-        assert reader.damage() == []
-    store.close()
-    assert len(facts(SqliteStore.open(folder))) == 23
-
-
-def test_a_store_that_dies_when_it_was_made_ready_has_all_it_had(folder: Path):
-    store = SqliteStore.open(folder)
-    append(store, *notes(3))
-    store.writer.make_ready()
-    append(store, event(1, content="later"))
-    crashed = folder.with_name("crashed")
-    shutil.copytree(folder, crashed)
-    found = SqliteStore.open(crashed)
-    assert facts(found) == facts(store)
-    with found.reader() as reader:
-        assert reader.damage() == []
-    found.close()
-    store.close()
-
-
-def test_a_store_that_has_no_room_to_be_made_ready_takes_none_and_goes_on(
-    folder: Path, caplog: pytest.LogCaptureFixture
-):
-    caplog.set_level(logging.INFO)
-    store = SqliteStore.open(folder)
-    append(store, *notes(3))
-    connection = store.writer._db
-    most = connection.pragma("max_page_count")
-    connection.pragma("max_page_count", connection.pragma("page_count") + 1_000)
-    store.writer.make_ready()
-    assert "was not laid out" in caplog.text
-    assert log_bytes(store) == 0
-    connection.pragma("max_page_count", most)
-    assert append(store, event(1, content="later")) == [Stored(4)]
     store.close()
 
 

@@ -255,6 +255,71 @@ def test_the_raw_events_of_a_parquet_file_are_read(store: SqliteStore) -> None:
     assert load(store, packed.getvalue()).stored == len(history())
 
 
+def parquet(rows: list[bytes | None], kind: pa.DataType | None = None, **how: object) -> bytes:
+    """A Parquet file whose texts are these, UTF-8 or not."""
+    packed = io.BytesIO()
+    column = pa.array(rows, pa.binary())
+    texts = pa.StringArray.from_buffers(len(rows), column.buffers()[1], column.buffers()[2], column.buffers()[0])
+    pq.write_table(pa.table({"raw": texts.cast(kind) if kind else texts}), packed, **how)
+    return packed.getvalue()
+
+
+def raws() -> list[bytes]:
+    return [serialise(event) for event in history()]
+
+
+def test_the_rows_of_a_parquet_file_are_lines_whatever_their_size_and_number(store: SqliteStore) -> None:
+    more = [serialise(AUTHOR.sign(1, [], "x" * n, START + n)) for n in (10, 100_000, 1)]
+    rows = [raws()[0], None, b"", *more, b"\n".join(raws()[1:3]), *raws()[3:]]
+    report = load(store, parquet(rows, pa.large_string(), row_group_size=3))
+    assert (report.stored, report.lines, report.rejected) == (9, 9, 0)
+
+
+@pytest.mark.parametrize("encoding", ["RLE_DICTIONARY", "DELTA_BYTE_ARRAY"])
+def test_a_long_row_that_a_parquet_file_repeats_is_in_memory_once(store: SqliteStore, encoding: str) -> None:
+    how = {"use_dictionary": True} if encoding == "RLE_DICTIONARY" else {"column_encoding": {"raw": encoding}}
+    packed = parquet([b"x" * (2 << 20)] * 100 + raws(), compression="zstd", **{"use_dictionary": False, **how})
+    assert len(packed) < 10_000
+    pool = pa.default_memory_pool()
+    before = pool.bytes_allocated()
+    most: list[int] = []
+    report = load(
+        store,
+        packed,
+        progress=lambda report: most.append(pool.bytes_allocated() - before),
+        now_ms=lambda: most.append(pool.bytes_allocated() - before) or NOW_MS,
+    )
+    assert (report.stored, report.rejected) == (6, 100)
+    assert "larger than" in report.rejections[0].reason
+    assert max(most) < 16 << 20
+
+
+def test_a_parquet_row_that_is_not_utf_8_is_a_bad_line_and_not_the_end(store: SqliteStore) -> None:
+    good = raws()
+    report = load(store, parquet([good[0], b"\xff\xfe\x00bad", *good[1:]]))
+    assert (report.stored, report.rejected, report.broken) == (6, 1, None)
+    assert report.rejections[0].line == 2
+
+
+def test_a_damaged_parquet_page_stores_what_came_before_it_and_says_so(store: SqliteStore) -> None:
+    good = raws()
+    packed = bytearray(parquet(good, row_group_size=3, use_dictionary=False, compression="zstd"))
+    chunk = pq.ParquetFile(io.BytesIO(packed)).metadata.row_group(1).column(0)
+    end = chunk.data_page_offset + chunk.total_compressed_size
+    packed[end - 200 : end] = bytes(200)
+    report = load(store, bytes(packed))
+    assert report.broken
+    assert (report.lines, report.stored) == (3, 3)
+
+
+def test_what_pyarrow_cannot_read_ends_an_import_in_words(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise pa.ArrowInvalid("Parquet data type out of range")
+
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", fail)
+    assert "Parquet data type out of range" in (load(store, parquet(raws())).broken or "")
+
+
 @pytest.mark.parametrize("table", [pa.table({"n": [1]}), None])
 def test_a_parquet_file_without_raw_events_stores_nothing_and_says_so(store: SqliteStore, table: pa.Table) -> None:
     packed = io.BytesIO(b"PAR1 and so on")

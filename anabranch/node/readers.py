@@ -1,7 +1,8 @@
 """A few threads that read the store, each with a reader of its own, so that the event loop never waits for a disk.
 
 Whose turn it is goes by how long they have had a thread lately: whoever has read little comes before those who read
-much, and one thread is kept for the former. So a client with long queries waits for itself, and not others for it.
+much, and one thread is kept for the former. What has just begun counts for a moment already. So a client with long
+queries waits for itself, and not others for it.
 """
 
 from __future__ import annotations
@@ -22,12 +23,14 @@ T = TypeVar("T")
 
 HALF_LIFE = 2.0  # seconds after which what somebody has used counts for half
 LITTLE = 0.2  # seconds, of those that count: so much is little
+BEGUN = 0.01  # seconds that a read counts for when it begins
 REMEMBERED = 1_000  # who read something of late, before those are let go who read a sixteenth of little
 
 
 class _Waiting(NamedTuple):
     use: float
     number: int
+    who: Hashable
     turn: asyncio.Future[None]
 
 
@@ -98,9 +101,9 @@ class Readers:
     async def _turn(self, who: Hashable) -> None:
         use = self._use.of(who)
         if not self._waiting and self._may_begin(use):
-            self._free -= 1
+            self._begin(who)
             return
-        waiting = _Waiting(use, next(self._numbers), asyncio.get_running_loop().create_future())
+        waiting = _Waiting(use, next(self._numbers), who, asyncio.get_running_loop().create_future())
         heapq.heappush(self._waiting, waiting)
         self._go_on()
         try:
@@ -114,16 +117,27 @@ class Readers:
     def _may_begin(self, use: float) -> bool:
         return self._free > 1 or (self._free == 1 and (self._threads == 1 or self._use.is_little(use, now.monotonic())))
 
+    def _begin(self, who: Hashable) -> None:
+        self._free -= 1
+        self._use.add(who, BEGUN, now.monotonic())
+
     def _go_on(self) -> None:
-        while self._waiting and (self._waiting[0].turn.done() or self._may_begin(self._waiting[0].use)):
-            turn = heapq.heappop(self._waiting).turn
-            if not turn.done():
-                self._free -= 1
-                turn.set_result(None)
+        while self._waiting:
+            first = self._waiting[0]
+            if first.turn.done():  # it was given up
+                heapq.heappop(self._waiting)
+            elif (use := self._use.of(first.who)) > first.use:  # it has read since
+                heapq.heapreplace(self._waiting, first._replace(use=use))
+            elif self._may_begin(use):
+                heapq.heappop(self._waiting)
+                self._begin(first.who)
+                first.turn.set_result(None)
+            else:
+                return
 
     def _give_back(self, who: Hashable, began: float) -> None:
         time = now.monotonic()
-        self._use.add(who, time - began, time)
+        self._use.add(who, max(0.0, time - began - BEGUN), time)
         self._free += 1
         self._go_on()
 

@@ -46,6 +46,16 @@ async def test_who_reads_little_does_not_wait_for_those_who_read_much(readers):
     await asyncio.gather(*flood, return_exceptions=True)
 
 
+async def test_of_several_who_come_at_once_each_has_a_turn_before_any_has_two(readers):
+    order: list[str] = []
+
+    async def read(who):
+        await readers.run(lambda reader: order.append(who) or slowly(reader), who)
+
+    await asyncio.gather(*(read(who) for who in "aaaabbbbccccdddd"), read("late"))
+    assert order[:3] == ["a"] * 3 and set(order[3:7]) == {"b", "c", "d", "late"}
+
+
 async def test_those_who_read_much_come_after_the_others_and_have_their_turns(readers):
     await readers.run(slowly, "greedy")
     done: list[str] = []

@@ -334,6 +334,19 @@ def test_the_window_carries_every_bound():
     assert retention.window() == ReplayWindow(1, 2, 3)
 
 
+def test_an_event_is_as_large_and_as_old_as_the_settings_let_it_be():
+    flags = {"event_bytes": 1, "tags": 2, "content_characters": 3}
+    times = {"created_at_ahead_seconds": 4, "created_at_behind_seconds": 5}
+    settings = load(environment={}, flags={f"limits.{name}": value for name, value in (flags | times).items()})
+    assert settings.event_limits() == Limits(1, 2, 3, 4, 5)
+
+
+def test_retention_is_as_the_settings_say():
+    values = {"mode": "full_retention", "recent_count": 1, "payload_days": 2, "deleted_documents": 3}
+    flags = {f"retention.{name}": value for name, value in (values | {"deleted_age_seconds": 4}).items()}
+    assert load(environment={}, flags=flags).retention.policy() == Policy(Mode.FULL, 1, 2, 3, 4)
+
+
 def test_the_prefix_is_one_word():
     assert config.PREFIX == "ANABRANCH_"
 

@@ -16,8 +16,8 @@ import msgspec
 import pytest
 from inside import running, settings
 
-from anabranch.config import LinkSettings
-from anabranch.node import main, prover
+from anabranch.config import LinkSettings, Settings
+from anabranch.node import logs, main, prover
 from anabranch.node.prover import Prover
 from anabranch.replicate import links
 from anabranch.store.contract import StoreError
@@ -48,6 +48,20 @@ def fail(error: Exception, calls_before: int = 0) -> Callable[..., Any]:
         return real(*given)
 
     return failing
+
+
+@pytest.mark.parametrize("durability", ["full", "normal"])
+def test_a_node_opens_the_store_that_its_settings_name(monkeypatch: pytest.MonkeyPatch, durability: str) -> None:
+    asked = []
+
+    def away(*given: object) -> None:
+        asked.append(given)
+        raise StoreError("away")
+
+    monkeypatch.setattr(logs, "set_up", lambda format, level: None)
+    monkeypatch.setattr(main, "open_store", away)
+    assert main.serve(Settings(data="there", store="postgresql://x", durability=durability), None) == 1
+    assert asked == [(Path("there"), "postgresql://x", durability)]
 
 
 @pytest.mark.parametrize("opened", [0, 1, 2])

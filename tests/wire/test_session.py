@@ -150,6 +150,21 @@ def follow(to: Session, author: Author, name: str = "live") -> list[Effect]:
     return say(to, "CHANGES", name, {"authors": [author.pubkey], "live": True})
 
 
+@pytest.mark.parametrize("skew", [0, 600, -600])
+def test_an_answer_is_taken_ten_minutes_either_way(author: Author, skew: int):
+    one = session(private=True)
+    (effect,) = say(one, "AUTH", author.auth(CHALLENGE, URL, created_at=NOW + skew))
+    assert isinstance(effect, Prove)
+    assert told(one.proven(effect.event, True)) == [["OK", effect.event.id, True, ""]]
+
+
+@pytest.mark.parametrize("skew", [601, -601, 605, -605])
+def test_an_answer_more_than_ten_minutes_away_is_refused(author: Author, skew: int):
+    event = author.auth(CHALLENGE, URL, created_at=NOW + skew)
+    text = "invalid: created_at is too far from the relay's time"
+    assert told(say(session(private=True), "AUTH", event)) == [["OK", event["id"], False, text]]
+
+
 def test_two_answers_to_one_challenge_may_be_checked_side_by_side(author: Author):
     one, other = session(private=True), Author.random()
     asked = [effect for who in (author, other) for effect in say(one, "AUTH", auth(who))]

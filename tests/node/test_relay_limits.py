@@ -3,12 +3,17 @@
 import asyncio
 import json
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from authors import Author
 from bare_sockets import BareSocket
+from inside import running
 from processes import Node
 from sockets import ConnectionEnded, RelayClient
+
+from anabranch.store.sqlite_reader import SqliteReader
+from anabranch.wire.messages import TOO_SLOW
 
 ENV = {
     "LIMITS_MESSAGE_BYTES": "20000",
@@ -38,13 +43,23 @@ async def small(small_node: Node, connect: Callable) -> RelayClient:
     return await connect(small_node)
 
 
-async def test_the_limits_are_advertised(small_node: Node) -> None:
-    limitation = small_node.info()["limitation"]
-    assert limitation["max_message_length"] == 20000
-    assert limitation["max_subscriptions"] == 10
-    assert limitation["max_subid_length"] == 64
-    assert limitation["max_limit"] == 40
-    assert limitation["auth_required"] is False
+def test_the_limits_are_advertised(small_node: Node) -> None:
+    assert small_node.info()["limitation"] == {
+        "max_message_length": 20000,
+        "max_event_bytes": 10000,
+        "max_event_tags": 50,
+        "max_content_length": 5000,
+        "created_at_upper_limit": 60,
+        "max_subscriptions": 10,
+        "max_subid_length": 64,
+        "max_filters": 5,
+        "max_filter_values": 100,
+        "max_limit": 40,
+        "default_limit": 40,
+        "auth_required": False,
+        "payment_required": False,
+        "restricted_writes": False,
+    }
 
 
 async def test_a_giant_message_is_refused_and_a_neighbour_does_not_notice(
@@ -185,6 +200,17 @@ async def test_more_connections_than_allowed_are_refused_until_one_leaves(small_
         except Exception:
             await asyncio.sleep(0.02)
     await late.still_answers()
+
+
+async def test_a_query_that_takes_longer_than_it_may_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, author: Author
+) -> None:
+    endless = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT count(*) FROM n"
+    monkeypatch.setattr(SqliteReader, "count", lambda self, filters, now: self._value(endless))
+    async with running(tmp_path, query_seconds=0.2) as own, RelayClient.open(own.introduction["url"]) as client:
+        await client.send("COUNT", "c", {"authors": [author.pubkey]})
+        assert await client.next_of("c") == ["CLOSED", "c", TOO_SLOW]
+        await client.still_answers()
 
 
 async def test_a_flood_of_queries_is_answered_or_refused_one_by_one(client: RelayClient, author: Author) -> None:

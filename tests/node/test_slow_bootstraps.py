@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from authors import EPOCH, Author, Event, snapshot, versions
 from bare_sockets import BareSocket
+from inside import running
 from processes import ADMIN_TOKEN, Node
 from sockets import RelayClient
 
@@ -26,6 +27,10 @@ from anabranch.wire.session import Changes
 
 def bulk(author: Author, count: int) -> list[Event]:
     return [snapshot(author, f"d{n}", {"laptop": 1}, content="x" * 50_000, created_at=EPOCH) for n in range(count)]
+
+
+def offered(event: Event) -> Offer:
+    return Offer(classify(*parse(json.dumps(event).encode(), Limits()), KindPolicy()))
 
 
 class SlowReader:
@@ -59,9 +64,7 @@ class SlowReader:
 @pytest.fixture
 async def store(tmp_path: Path, author: Author) -> AsyncIterator[SqliteStore]:
     store = SqliteStore.open(tmp_path)
-    events = [json.dumps(event).encode() for event in bulk(author, 40)]
-    made = [classify(*parse(event, Limits()), KindPolicy()) for event in events]
-    store.writer.append([Offer(operation) for operation in made], 0)
+    store.writer.append([offered(event) for event in bulk(author, 40)], 0)
     yield store
     store.close()
 
@@ -94,6 +97,17 @@ async def test_a_bootstrap_goes_on_while_its_reader_is_no_slower_than_it_may_be(
     await bootstrap(store, author, reader, 0.3)
     assert (b'"EOSE"' in reader.told, BOOTSTRAP_TOO_SLOW.encode() in reader.told) == (whole, not whole)
     assert (reader.told.count(b'"SNAPSHOT"') == 40) is whole
+
+
+async def test_a_node_gives_a_bootstrap_as_long_as_its_settings_say(tmp_path: Path, author: Author) -> None:
+    async with running(tmp_path, bootstrap_seconds=0.2, send_buffer_bytes=100_000) as node:
+        stuck = SlowReader(node.store, None)
+        request = ChangesRequest(Mode.BOOTSTRAP, SnapshotQuery(author.pubkey))
+        await node.writer.run(lambda writer: writer.append([offered(event) for event in bulk(author, 3)], 0))
+        subscription = Subscription(stuck, "b", request.query, Style.SNAPSHOT)
+        async with asyncio.timeout(10):
+            await node.replay.changes(stuck, Changes("b", request), subscription)  # type: ignore[arg-type]
+        assert BOOTSTRAP_TOO_SLOW.encode() in stuck.told and stuck.ended
 
 
 async def test_a_bootstrap_that_nobody_reads_holds_up_nothing_of_other_authors(

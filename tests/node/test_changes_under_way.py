@@ -114,6 +114,30 @@ async def test_a_live_tail_that_lags_in_its_replay_loses_nothing(
     assert found == list(zip(range(tip + 1, tip + 1 + COUNT), ids(events), strict=True))
 
 
+async def test_a_live_query_that_lags_in_its_replay_loses_nothing(
+    slow: BareSocket, writer: RelayClient, author: Author
+) -> None:
+    """What came meanwhile is more than the hub remembers, and some of it is for others."""
+    events = documents(author)
+    await writer.store(*events[: COUNT // 2])
+    slow.send(json.dumps(["REQ", "q", {"authors": [author.pubkey], "kinds": [NOTE]}]))
+    await writer.still_answers()
+    await writer.store(*documents(Author.random())[:20], *events[COUNT // 2 :])
+    last = snapshot(author, "last", {"x": 1})
+    await writer.store(last)
+
+    def read() -> list[Frame]:
+        frames = [slow.read_message()]
+        while frames[-1][0] != "EVENT" or frames[-1][2] != last:
+            frames.append(slow.read_message())
+        return frames
+
+    frames = await asyncio.to_thread(read)
+    end = frames.index(["EOSE", "q"])
+    assert sorted(frame[2]["id"] for frame in frames[:end]) == sorted(ids(events[:end]))
+    assert [frame[2] for frame in frames[end + 1 :]] == [*events[end:], last]
+
+
 @pytest.mark.parametrize("mode", ["tail", "bootstrap"])
 async def test_nothing_follows_the_answer_to_a_close(
     busy_node: Node, slow: BareSocket, writer: RelayClient, author: Author, mode: str

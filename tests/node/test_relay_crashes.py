@@ -6,6 +6,7 @@ import http.client
 import json
 import random
 import subprocess
+import threading
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from authors import EPOCH, Author, Event, ids, snapshot, versions
+from bare_sockets import BareSocket
 from nodes import until
 from processes import ANABRANCH, Node
 from sockets import ConnectionEnded, RelayClient
@@ -253,6 +255,32 @@ async def test_sigterm_drains_what_was_sent_and_exits_with_zero(
     own.start()
     async with RelayClient.open(own.url) as client:
         await witness.check(client)
+
+
+def test_sigterm_leaves_nothing_stored_and_unanswered(start_node: Callable[..., Node], author: Author) -> None:
+    """Nobody waits for an OK, and it comes in the middle of what was sent at once."""
+    own = start_node()
+    events = [author.event(1, str(n), created_at=EPOCH) for n in range(1_500)]
+    sent = b"".join(BareSocket.frame(json.dumps(["EVENT", event])) for event in events)
+
+    def send(to: BareSocket) -> None:
+        with contextlib.suppress(OSError):  # it stops reading
+            to.sock.sendall(sent)
+
+    with BareSocket(own.port, rcvbuf=1 << 20) as client:
+        client.handshake()
+        sending = threading.Thread(target=send, args=(client,))
+        sending.start()
+        answers = [client.read_message()]
+        assert own.process is not None
+        own.process.terminate()
+        answers += map(json.loads, client.read_until_end())
+        sending.join()
+        assert own.process.wait(10) == 0
+    assert all(answer[0] == "OK" and answer[2] for answer in answers)
+    with contextlib.closing(SqliteStore.inspect(own.data)) as store, store.reader() as reader:
+        stored = {facts.id for facts in reader.facts(limit=len(events))}
+    assert stored == {answer[1] for answer in answers}
 
 
 async def test_sigterm_ends_a_node_that_is_being_written_to_and_loses_nothing_acknowledged(

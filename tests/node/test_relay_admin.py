@@ -4,13 +4,17 @@ import asyncio
 import socket
 import struct
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from authors import NOTE, Author, snapshot, versions
 from bare_sockets import BareSocket
+from inside import running
 from processes import ADMIN_TOKEN, Node, Response, find_key, rows
 from sockets import RelayClient
+
+from anabranch.node.http import Http, Request
 
 
 @pytest.fixture(scope="module")
@@ -282,8 +286,60 @@ async def test_connections_are_listed_with_what_they_follow(
     assert all(row["live_changes_subscription_ids"] == [] for row in listed)
 
 
-def test_no_secret_is_in_the_log(admin_node: Node) -> None:
-    key = find_key(admin_node.admin("POST", "keys", {"label": "secret"}).json())
-    admin_node.http("GET", "/admin/keys", token="a-wrong-guess")
-    log = admin_node.log.read_text()
-    assert ADMIN_TOKEN not in log and key not in log and "a-wrong-guess" not in log
+async def test_no_secret_is_in_the_log(start_node: Callable[..., Node], connect: Callable, author: Author) -> None:
+    """Right ones and wrong ones, in whatever a client or an operator sends, also where everything is written down."""
+    own = start_node(admin=True, env={"LOG_LEVEL": "debug", "PRIVATE": "true"})
+    key, other = (find_key(own.admin("POST", "keys", {"label": "secret"}).json()) for _ in range(2))
+    wrong = f"sk_{'wrong'.ljust(24, '0')}"
+    client, malformed = await connect(own), await connect(own)
+    for shown, good in ((wrong, False), (key, True)):
+        await client.send("TOKEN", shown)
+        assert (await client.next("TOKEN"))[2] is good
+    assert (await client.authenticate(author, await client.challenge(), own.url)).accepted
+    assert (await client.publish(snapshot(author, "note", {"x": 1}))).accepted
+    for broken in (
+        f'["TOKEN","{key}"',
+        f'["TOKEN","{key}",1]',
+        f'["TOKEN",["{key}"]]',
+        f'["TOKEN"]{key}',
+        f"\xff{key}",
+    ):
+        await malformed.send_raw(broken)
+        await malformed.notice()
+    await malformed.send_raw(b"\xff" + key.encode())
+    for method, path, body in (
+        ("GET", f"keys/{key}", None),
+        ("PUT", f"keys/{key}", {}),
+        ("PATCH", f"keys/{key}", {"label": "x"}),
+        ("PATCH", f"keys/{key}", {"label": 1}),
+        ("PATCH", f"keys/{wrong}", {"label": "x"}),
+        ("GET", f"keys/{key}/x?{wrong}", None),
+        ("GET", "connections", None),
+        ("DELETE", f"keys/{other}", None),
+        ("PATCH", f"keys/{key}", {"revoked": True}),
+        ("DELETE", f"keys/{key}", None),
+        ("DELETE", f"keys/{key}", None),
+    ):
+        own.admin(method, path, body)
+        own.http(method, f"/admin/{path}", body, token="a-wrong-guess")
+    await client.wait_ended()
+    assert own.stop() == 0
+    log = own.log.read_text()
+    assert "stopped" in log
+    assert not [secret for secret in (ADMIN_TOKEN, "a-wrong-guess", key, other, wrong) if secret in log]
+
+
+async def test_a_request_that_fails_puts_no_key_into_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def broken(self: Http, request: Request) -> None:
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(Http, "answer", broken)
+    key = "sk_" + "x" * 24
+    async with running(tmp_path) as own:
+        reader, writer = await asyncio.open_connection(*own.address.split(":"))
+        writer.write(f"PATCH /admin/keys/{key} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+        assert (await reader.read()).startswith(b"HTTP/1.1 500 ")
+        writer.close()
+    assert "a request failed" in caplog.text and key not in caplog.text

@@ -1,10 +1,13 @@
 """Retention: payloads go by policy, facts stay, and retained, compacted and unknown are three different answers."""
 
+import asyncio
+import contextlib
 import json
+import sqlite3
 from collections.abc import Callable
 
 import pytest
-from authors import EPOCH, NOTE, Author, Event, heads, ids, snapshot, versions
+from authors import EPOCH, NOTE, Author, Event, heads, ids, now, snapshot, versions
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from processes import Node
@@ -269,9 +272,35 @@ async def test_the_policy_is_advertised(forgetful: Node) -> None:
     retention = forgetful.info()["snapshot_sync"]["retention"]["snapshot_retention"]
     assert retention["mode"] == "nondominated_plus_recent_history"
     assert retention["recent_count"] == 4
-    assert isinstance(retention["min_created_at"], int)
+    assert 0 <= now() - 30 * 86_400 - retention["min_created_at"] < 30
     forgetful.compact(None)
     assert forgetful.info()["snapshot_sync"]["retention"]["snapshot_retention"]["min_created_at"] is None
+
+
+def size(node: Node) -> int:
+    """Of the database: its file, and what that will be once the write-ahead log is in it."""
+    file = node.data / "anabranch.db"
+    with contextlib.closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as database:
+        ((pages,), (each,)) = (database.execute(f"PRAGMA page_{what}").fetchone() for what in ("count", "size"))
+    return max(file.stat().st_size, pages * each)
+
+
+async def test_compaction_comes_by_itself_and_gives_the_space_back(
+    start_node: Callable[..., Node], connect: Callable, author: Author
+) -> None:
+    env = {"RETENTION_INTERVAL_SECONDS": "1", "RETENTION_PAYLOAD_DAYS": "0", "LOG_FORMAT": "json"}
+    own = start_node(env=env)
+    client = await connect(own)
+    history = versions(author, "note", 120, content="x" * 100_000)
+    await client.store(*history)
+    async with asyncio.timeout(15):
+        while await client.count({"authors": [author.pubkey]}) > 4 or size(own) > 2_000_000:  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+    assert await retained(client, history) == set(ids(history[-4:]))
+    assert own.stop() == 0
+    lines = [json.loads(line) for line in own.log.read_text().splitlines() if line.startswith("{")]
+    compacted = [line for line in lines if line["message"] == "compacted"]
+    assert compacted and {"time", "level", "logger", "message", "report"} <= compacted[0].keys()
 
 
 @pytest.mark.parametrize(
@@ -288,7 +317,7 @@ async def test_every_mode_keeps_what_it_says(
     own.compact(0)
     assert await retained(client, history) == set(ids(history[-kept:]))
     advertised = own.info()["snapshot_sync"]["retention"]["snapshot_retention"]
-    assert advertised["mode"] == mode
+    assert (advertised["mode"], advertised["recent_count"]) == (mode, 3)
 
 
 async def test_compact_says_what_would_go_and_then_lets_it_go(

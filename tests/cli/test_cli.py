@@ -1,6 +1,8 @@
 """The command line keeps its promises: data on stdout, the rest on stderr, documented exit codes."""
 
+import pty
 import re
+import signal
 import subprocess
 import sys
 import types
@@ -11,12 +13,14 @@ from typing import Any
 import click
 import pytest
 from click.testing import CliRunner, Result
+from processes import Node
 from stand_ins import DOCS, answer, held
 
 import anabranch
 from anabranch.cli import main
 from anabranch.cli.shell import EXIT_CODES, Exit
 from anabranch.config import Settings
+from anabranch.demo import Teller
 from anabranch.store.sqlite import DATABASE
 
 
@@ -157,6 +161,21 @@ def test_serve_exits_with_4_where_another_node_is(data: str) -> None:
     assert "in use by the node at http://127.0.0.1:1" in done.stderr
 
 
+def test_serve_says_where_it_listens_and_what_to_try_next_until_ctrl_c(start_node: Callable[..., Node]) -> None:
+    own = start_node()
+    assert own.process is not None
+    own.process.send_signal(signal.SIGINT)
+    assert own.process.wait(20) == Exit.DONE
+    greeting, _, farewell = own.log.read_text().partition("  stop       Ctrl-C\n")
+    assert greeting.startswith(f"Anabranch listens on {own.url}\n  data       {own.data}")
+    http = f"http://127.0.0.1:{own.port}"
+    for address in (f"curl -s -H 'Accept: application/nostr+json' {http}/\n", f"{http}/readyz ", f"{http}/metrics\n"):
+        assert address in greeting
+    to_try = set(re.findall(r"anabranch (\w+)", greeting))
+    assert {"demo"} <= to_try <= set(main.commands)
+    assert farewell == "stopping …\nstopped; everything acknowledged is on disk\n"
+
+
 def test_the_demo_tells_a_true_story_without_a_terminal() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "anabranch", "demo", "--fast"], capture_output=True, text=True, timeout=60, check=False
@@ -166,3 +185,16 @@ def test_the_demo_tells_a_true_story_without_a_terminal() -> None:
     assert "\x1b" not in done.stdout
     assert done.stdout.count("✓") >= 12
     assert "✗" not in done.stdout
+
+
+def test_the_demo_has_colours_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("NO_COLOR", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    ours, theirs = pty.openpty()
+    with open(ours, "rb", 0) as seen, open(theirs, "w", encoding="utf-8") as terminal:
+        monkeypatch.setattr(sys, "stdout", terminal)
+        Teller(0).chapter("It begins")
+        terminal.flush()
+        told = seen.read(1_000).decode()
+    assert "\x1b[" in told and "1. It begins" in told

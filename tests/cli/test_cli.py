@@ -135,7 +135,7 @@ def test_serve_hands_the_settings_to_the_node(
 ) -> None:
     served: list[Settings] = []
     stand_in = types.ModuleType("anabranch.node.main")
-    stand_in.serve = lambda settings, reload, as_json: served.append(settings) or 0  # type: ignore[attr-defined]
+    stand_in.serve = lambda settings, *rest, **how: served.append(settings) or 0  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "anabranch.node.main", stand_in)
     (tmp_path / "a.toml").write_text('port = 1\nname = "from file"\n[retention]\npayload_days = 3\n')
     monkeypatch.setenv("ANABRANCH_PORT", "2")

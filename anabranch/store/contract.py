@@ -215,6 +215,8 @@ class DeadLetter(msgspec.Struct, frozen=True):
 
 
 class Transition(msgspec.Struct, frozen=True):
+    """One that leads back to where it was takes the place of the same one just before it."""
+
     at: int
     before: str
     after: str

@@ -1,5 +1,6 @@
 """The ledger of links: a page and its checkpoint are one, and what is written comes back."""
 
+import msgspec
 import pytest
 from histories import filters, histories, operation, signed, snapshot
 from hypothesis import given, settings
@@ -69,6 +70,27 @@ def test_the_last_twenty_transitions_are_kept_and_dead_letters_until_they_are_tr
     assert opened.reader.dead_letters("up") == [dead]
     assert opened.writer.retry_dead_letters("up") == 1
     assert opened.reader.dead_letter_count("up") == 0
+
+
+def test_what_leads_back_to_where_it_was_again_and_again_is_one_transition(opened: Opened):
+    def turn(at: int, before: str, after: str, cue: str) -> None:
+        opened.writer.note_link(LinkChange("up", transition=Transition(at, before, after, cue)))
+
+    opened.writer.save_link(LINK)
+    opened.writer.save_link(msgspec.structs.replace(LINK, name="other"))
+    turn(1, "live", "repairing", "closure")
+    for at in range(2, 40):
+        turn(at, "repairing", "repairing", "closure")
+        opened.writer.note_link(LinkChange("other", transition=Transition(at, "live", "repairing", "gap")))
+    turn(40, "repairing", "repairing", "disorder")
+    turn(41, "repairing", "repairing", "closure")
+    found = [(one.at, one.before, one.cue) for one in opened.reader.transitions("up")]
+    assert found == [
+        (1, "live", "closure"),
+        (39, "repairing", "closure"),
+        (40, "repairing", "disorder"),
+        (41, "repairing", "closure"),
+    ]
 
 
 def test_what_needs_something_of_its_group_is_stored_only_if_that_is(opened: Opened):

@@ -78,6 +78,8 @@ def dependencies_first(
 
 def sending_order(events: Sequence[Event]) -> list[Event]:
     """Events in the order in which a peer is best given them: after what they need, revisions after their parents."""
+    if not any(map(dependencies, events)):
+        return dependencies_first(events, _name, _parents)
     names = {event.id: _name(event) for event in events}
 
     def needs(event: Event) -> Iterable[Hashable]:

@@ -7,7 +7,7 @@ move forward only, and only within one stream and epoch; another log is begun in
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -36,6 +36,10 @@ class Pending(msgspec.Struct, frozen=True):
     resume: ProgressToken | None = None
 
 
+Settlement = tuple[ProgressToken, str, Blocked | None]
+"""Where an operation stands, its id, and why it is not applied; None: it is."""
+
+
 class Checkpoint(msgspec.Struct, frozen=True):
     received: ProgressToken | None = None
     contiguous: ProgressToken | None = None
@@ -48,29 +52,39 @@ class Checkpoint(msgspec.Struct, frozen=True):
         """All up to a token is applied: the beginning in a log, or the end of a repair."""
         return cls(token, token)
 
-    def settle(self, tokens: Sequence[ProgressToken], blocked: Sequence[Blocked | None]) -> Checkpoint:
-        """After a page, in the order of delivery; None: that one is applied. Raises `MixedDomains`.
+    def settle(self, arrived: Sequence[Settlement], through: ProgressToken | None = None) -> Checkpoint:
+        """After a page, in the order of delivery; beyond it the source is complete up to `through`. Raises
+        `MixedDomains`.
 
-        A token that stands behind what was received changes nothing but what is pending. Of what overflows nothing is
-        kept, and what comes after it counts for nothing either: only a repair leads on.
+        What is pending is known by its operation: others may have the same token. A token that stands behind what was
+        received changes nothing but what is pending, and `through` not even that. Of what overflows nothing is kept,
+        and what comes after it counts for nothing either: only a repair leads on.
         """
         if self.overflows:
             return self
-        received, pending, overflows = self.received, list(self.pending), False
-        for token, reason in zip(tokens, blocked, strict=True):
-            waited = next((one for one in pending if one.token == token), None)
-            pending = [one for one in pending if one is not waited]
-            if reason is not None:
-                if len(pending) >= PENDING_MAX:
-                    overflows = True
-                    break
-                pending.append(Pending(token, reason, received if waited is None else waited.resume))
+        received = self.received
+        pending = {one.blocked.operation: one for one in self.pending}
+        for token, operation, reason in arrived:
+            waited = pending.get(operation)
+            if reason is None:
+                pending.pop(operation, None)
+            elif waited is not None:
+                pending[operation] = Pending(waited.token, reason, waited.resume)
+            elif len(pending) >= PENDING_MAX:
+                return self._with(received, pending, overflows=True)
+            else:
+                passed = received is not None and not before(received, token)
+                pending[operation] = Pending(token, reason, self.contiguous if passed else received)
             if received is None or not before(token, received):
                 received = token
-        pending.sort(key=lambda one: one.token.position)
-        return self._with(received, tuple(pending), overflows)
+        if through is not None and (received is None or not before(through, received)):
+            received = through
+        return self._with(received, pending)
 
-    def _with(self, received: ProgressToken | None, pending: tuple[Pending, ...], overflows: bool) -> Checkpoint:
+    def _with(
+        self, received: ProgressToken | None, waiting: Mapping[str, Pending], overflows: bool = False
+    ) -> Checkpoint:
+        pending = tuple(sorted(waiting.values(), key=lambda one: one.token.position))
         reached = pending[0].resume if pending else received
         contiguous = self.contiguous
         if reached is not None and (contiguous is None or not before(reached, contiguous)):

@@ -13,7 +13,6 @@ from typing import TypeVar
 import msgspec
 
 from anabranch.core.nostr import Event
-from anabranch.core.operation import Operation
 from anabranch.core.revisions import GIFT_WRAP
 
 T = TypeVar("T")
@@ -26,8 +25,8 @@ class Dependency(msgspec.Struct, frozen=True):
     id: str
 
 
-def dependencies(operation: Operation) -> tuple[Dependency, ...]:
-    """What must be here before an operation is. None of today's families asks for anything."""
+def dependencies(event: Event) -> tuple[Dependency, ...]:
+    """What must be here before the operation that an event is. None of today's families asks for anything."""
     return ()
 
 
@@ -78,8 +77,15 @@ def dependencies_first(
 
 
 def sending_order(events: Sequence[Event]) -> list[Event]:
-    """Events in the order in which a peer is best given them: a revision after its parents."""
-    return dependencies_first(events, _name, _needs)
+    """Events in the order in which a peer is best given them: after what they need, revisions after their parents."""
+    if not any(map(dependencies, events)):
+        return dependencies_first(events, _name, _parents)
+    names = {event.id: _name(event) for event in events}
+
+    def needs(event: Event) -> Iterable[Hashable]:
+        return [*(names[need.id] for need in dependencies(event) if need.id in names), *_parents(event)]
+
+    return dependencies_first(events, _name, needs)
 
 
 def _name(event: Event) -> Hashable:
@@ -87,7 +93,7 @@ def _name(event: Event) -> Hashable:
     return event.id if revision is None else (event.first("p"), event.first("d"), revision)
 
 
-def _needs(event: Event) -> Iterable[Hashable]:
+def _parents(event: Event) -> Iterable[Hashable]:
     if event.kind != GIFT_WRAP:
         return ()
     document = event.first("p"), event.first("d")

@@ -14,7 +14,7 @@ import msgspec
 
 from anabranch.core import nostr
 from anabranch.core.checkpoint import Blocked, Checkpoint
-from anabranch.core.closure import blocked, dependencies
+from anabranch.core.closure import Dependency, blocked, dependencies, dependencies_first
 from anabranch.core.filter import Filter
 from anabranch.core.negentropy import Items
 from anabranch.core.nostr import Event, Invalid, TooEarly
@@ -25,6 +25,7 @@ from anabranch.store.contract import (
     Advance,
     DeadLetter,
     Duplicate,
+    Lacking,
     LinkChange,
     Offer,
     Outcome,
@@ -85,6 +86,7 @@ class Page:
         self._asked = asked
         self._fit = _Fit([], [], [], {}, [], [], [])
         self._forged: tuple[str, ...] = ()
+        self._blocked: dict[int, Blocked] = {}
         self._written: Checkpoint | None = None
 
     @property
@@ -120,7 +122,7 @@ class Page:
         declined = [
             id
             for place, outcome in zip(self._fit.places, outcomes, strict=True)
-            if not isinstance(outcome, Stored) and (id := arrivals[place].event.id) not in here
+            if not isinstance(outcome, Stored | Lacking) and (id := arrivals[place].event.id) not in here
         ]
         return Applied(
             self.number,
@@ -128,7 +130,7 @@ class Page:
             (*declined, *(id for id, _ in self._fit.refused), *self._fit.fleeting_asked_for),
             refused=tuple(id for id, _ in self._all_refused(outcomes)),
             later=tuple(self._fit.later),
-            blocked=tuple(self._fit.blocked.values()),
+            blocked=tuple(self._blocked.values()),
             checkpoint=self._written,
         )
 
@@ -145,9 +147,9 @@ class Page:
 
     async def _find_blocked(self) -> None:
         """What needs something that is neither here nor stored with the page waits, and all that comes with tokens
-        after it."""
+        after it. The rest is stored after what it needs; of that the store has still to say whether it takes it."""
         fit = self._fit
-        needs = {offer.operation.event.id: dependencies(offer.operation) for offer in fit.offers}
+        needs = {offer.operation.event.id: dependencies(offer.operation.event) for offer in fit.offers}
         asked = {id for id, some in needs.items() if some}
         if not asked:
             return
@@ -160,30 +162,55 @@ class Page:
             if (missing := kept_back.get(id)) is None:
                 kept.append((place, offer))
             else:
-                fit.blocked[place] = Blocked(id, missing.kind, missing.id, self._why_missing(missing.id, kept_back))
-        fit.places, fit.offers = [place for place, _ in kept], [offer for _, offer in kept]
+                why = self._why_missing(missing.id, kept_back, fit.refused)
+                fit.blocked[place] = Blocked(id, missing.kind, missing.id, why)
+        ordered = dependencies_first(
+            kept,
+            lambda one: one[1].operation.event.id,
+            lambda one: [need.id for need in needs[one[1].operation.event.id]],
+        )
+        fit.places = [place for place, _ in ordered]
+        fit.offers = [_needing(offer, needs[offer.operation.event.id], here) for _, offer in ordered]
 
-    def _why_missing(self, id: str, kept_back: Container[str]) -> str:
+    def _why_missing(self, id: str, kept_back: Container[str], refused: Sequence[tuple[str, str]]) -> str:
         if id in kept_back:
             return "it came with it, and waits for another itself"
         if id in self._fit.fleeting:
             return "it came with it, and is ephemeral: it is never stored"
-        refused = next((reason for refused, reason in self._fit.refused if refused == id), None)
-        return (
-            f"it came with it, and is refused by {refused}" if refused else "it is not here, and did not come with it"
-        )
+        reason = next((reason for refused_id, reason in refused if refused_id == id), None)
+        if reason is not None:
+            return f"it came with it, and is refused by {reason}"
+        came = any(arrival.event.id == id for arrival in self._asked.arrivals)
+        return "it came with it, and was not taken" if came else "it is not here, and did not come with it"
+
+    def _all_blocked(self, outcomes: Sequence[Outcome]) -> dict[int, Blocked]:
+        """With what the store has found out: it did not take what another needs."""
+        lacking = {
+            place: (offer.operation.event, outcome.need)
+            for place, offer, outcome in zip(self._fit.places, self._fit.offers, outcomes, strict=True)
+            if isinstance(outcome, Lacking)
+        }
+        if not lacking:
+            return self._fit.blocked
+        kept_back, refused = {event.id for event, _ in lacking.values()}, self._all_refused(outcomes)
+        found = {
+            place: Blocked(event.id, need.kind, need.id, self._why_missing(need.id, kept_back, refused))
+            for place, (event, id) in lacking.items()
+            for need in dependencies(event)
+            if need.id == id
+        }
+        return {**self._fit.blocked, **found}
 
     def _advance(self, checkpoint: Checkpoint, outcomes: Sequence[Outcome]) -> LinkChange:
         """Within the transaction: how far the link has come, what not to send back, and what is refused."""
-        tokens, blocked = [], []
-        for place, arrival in enumerate(self._asked.arrivals):
-            if arrival.token is not None:
-                tokens.append(arrival.token)
-                blocked.append(self._fit.blocked.get(place))
-        if self._asked.through is not None:
-            tokens.append(self._asked.through)
-            blocked.append(None)
-        self._written = checkpoint.settle(tokens, blocked) if tokens else None
+        blocked, through = self._all_blocked(outcomes), self._asked.through
+        arrived = [
+            (arrival.token, arrival.event.id, blocked.get(place))
+            for place, arrival in enumerate(self._asked.arrivals)
+            if arrival.token is not None
+        ]
+        self._blocked = blocked
+        self._written = checkpoint.settle(arrived, through) if arrived or through is not None else None
         return LinkChange(
             self._link,
             pull=self._written,
@@ -204,9 +231,14 @@ class Page:
             *(
                 (self._asked.arrivals[place].event.id, f"{outcome.code}: {outcome.reason}")
                 for place, outcome in zip(self._fit.places, outcomes, strict=True)
-                if isinstance(outcome, Refused)
+                if isinstance(outcome, Refused) and not isinstance(outcome, Lacking)
             ),
         ]
+
+
+def _needing(offer: Offer, needs: Sequence[Dependency], here: Container[str]) -> Offer:
+    """What is not here comes with it: otherwise it would be blocked."""
+    return msgspec.structs.replace(offer, needs=tuple(need.id for need in needs if need.id not in here))
 
 
 def _fit(host: Host, arrivals: Sequence[Arrival]) -> _Fit:

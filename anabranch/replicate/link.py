@@ -282,16 +282,23 @@ class Link(Retreating):
             return self.lost("it did not reconcile, and has more of one second than it gives at once", now)
         if reconciling and done.finding.more:
             return self._go_on_comparing(done, now)
+        waits = self._settled.kept_back.named
+        if waits is None and self.pull.pending and not reconciling:
+            waits = self.pull.pending[0].blocked
+        if waits is not None:  # what it needs may have come since it was looked at
+            if self._settled.kept_back.leads_on() or not done.closes:
+                return self._start_round(now, closes=True, pushes=done.pushes)
+            return self._doubt(Cue.CLOSURE, str(waits), now)
+        self._settled.kept_back.clear()
         if reconciling:
             # What pages could not show comes with the stream, if that can be had from where it was known to be whole.
-            covered = [] if done.crowded and positioned and self._replayable else self._save_pull()
+            streamed = done.crowded and positioned and self._replayable
+            covered = self._replay_anew() if streamed else self._save_pull()
             compared = done.pushes and done.whole  # the rest may still be owed
             given = self._save_push(self._all_given(done)) if compared else []
             self._survey.end(now, not done.crowded)
             self._survey.lost()  # until the stream is taken up, something may come unseen again
             return [*covered, *given, *self._subscribe(now)]
-        if self.pull.pending:
-            return self._doubt(Cue.CLOSURE, str(self.pull.pending[0].blocked), now)
         certain = not self.crowded and self._all_given(done)
         verdict = self._comparisons.judge(done.finding, certain, done.began)
         resumed = self._pushing_again(done)
@@ -335,6 +342,14 @@ class Link(Retreating):
         if known is not None and known.domain == target.domain:
             position, witness = max(known.position, position), witness or known.message
         self.pull = Checkpoint.at(ProgressToken(*target.domain, position, witness))
+        return [do.SavePull(self.pull)]
+
+    def _replay_anew(self) -> list[Effect]:
+        """After an overflow, where the stream has to bring what is still lacking: what waited comes with it again."""
+        if not self.pull.overflows:
+            return []
+        known = self.pull.contiguous
+        self.pull = Checkpoint() if known is None else Checkpoint.at(known)
         return [do.SavePull(self.pull)]
 
     def _verified(self, now: float) -> list[Effect]:
@@ -513,10 +528,10 @@ class Link(Retreating):
             self._settled.decline(id, id in refused, later.get(id))
         if result.forged:
             return self._accuse(_forgery(result), now)
-        if self.pull.overflows:
+        if self.round is not None:
+            self._settled.keep_back(result.blocked, result.stored > 0)
+        if self.pull.overflows and self.phase is not Phase.RECONCILING:
             return self._doubt(Cue.OVERFLOW, f"{len(self.pull.pending)} operations wait for others", now)
-        if result.blocked and self.phase is Phase.RECONCILING:
-            return self._doubt(Cue.CLOSURE, str(result.blocked[0]), now)
         return self._go_on([], now)
 
     def _catch_up_with_ledger(self, written: Checkpoint | None) -> None:

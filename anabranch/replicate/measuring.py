@@ -39,7 +39,7 @@ class Measures(Collector):
         self._links: Links | None = None
         self.repairs = Counter("sync_gap_repairs", "Repairs begun, by what led to them", ["reason"], registry=registry)
         self.closure_missing = Counter(
-            "sync_closure_missing", "Operations that waited for one that was not there", ["class"], registry=registry
+            "sync_closure_missing", "Tries of operations that need one that is not there", ["class"], registry=registry
         )
         self.apply_latency = Histogram(
             "sync_apply_latency_ms",

@@ -138,7 +138,7 @@ class Round:
         return self._start(reconciliation)
 
     def unknown(self, ids: Sequence[str]) -> list[Effect]:
-        lacking = frozenset(ids) - self._settled.declined
+        lacking = frozenset(ids).difference(self._settled.declined, self._settled.kept_back.aside)
         self._need = [id for id in self._need if id in lacking]
         lacked = frozenset(self._need)
         self.finding = Finding(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from anabranch.core.checkpoint import Blocked
 from anabranch.replicate.effects import Bury, Effect
+from anabranch.replicate.kept_back import KeptBack
 from anabranch.replicate.refusals import is_passing, may_be_for_good
 from anabranch.replicate.room import Room, Share
 from anabranch.wire.dialogue import Odd
@@ -32,6 +34,7 @@ class Settled:
         self._later: dict[str, int] = {}  # of that, what they may take from a time on
         self._letters: list[Effect] = []
         self._share = share if share is not None else Share(Room())
+        self.kept_back = KeptBack(self._share)
         self._given: set[str] = set()  # the peer has answered for it, and it was not looked for since
         self._sought: set[str] = set()  # the same, when the comparison that is under way began
         self._vain: set[str] = set()  # it refused it, or it was not there when it was looked for
@@ -54,6 +57,7 @@ class Settled:
         self._share.settle(-len(self._given) - len(self._sought))
         self._given.clear()
         self._sought.clear()
+        self.kept_back.clear()
 
     def give(self, id: str) -> None:
         """The peer has taken it, in a round."""
@@ -158,6 +162,10 @@ class Settled:
         self.untaken -= len(due)
         self._share.settle(-len(due))
         return bool(due)
+
+    def keep_back(self, blocked: Sequence[Blocked], stored: bool) -> None:
+        """What became of a page that was fetched: some of it may wait for others."""
+        self.forgot = not self.kept_back.note(blocked, stored) or self.forgot
 
     def _remember(self, ids: set[str], id: str) -> None:
         if self._share.full and id not in ids:

@@ -123,7 +123,7 @@ class Standing:
     def caught_up(self) -> bool:
         """Live, the digests were equal on this connection, and nothing is under way in either direction."""
         live = self.state is LinkState.LIVE and self.phase is Phase.STREAMING
-        return live and self._comparisons.equal and self._quiet and self._all_seen
+        return live and self._comparisons.equal and self._quiet and self._all_seen and not self.pull.pending
 
     @property
     def _all_seen(self) -> bool:

@@ -57,14 +57,24 @@ class Refused(msgspec.Struct, frozen=True, gc=False):
     reason: str
 
 
+class Lacking(Refused, frozen=True, gc=False):
+    """What it needs was offered with it, and is not stored."""
+
+    need: str
+
+
 Outcome = Stored | Duplicate | Superseded | Refused
 
 
 class Offer(msgspec.Struct, frozen=True, gc=False):
-    """An operation to append, and the access key whose storage it counts against."""
+    """An operation to append, and the access key whose storage it counts against.
+
+    `needs` are ids of others that are offered before it in the same group: unless they are stored, it is `Lacking`.
+    """
 
     operation: Operation
     access_key: str | None = None
+    needs: tuple[str, ...] = ()
 
 
 # --- what is read ----------------------------------------------------------------------------------------------------
@@ -205,6 +215,8 @@ class DeadLetter(msgspec.Struct, frozen=True):
 
 
 class Transition(msgspec.Struct, frozen=True):
+    """One that leads back to where it was takes the place of the same one just before it."""
+
     at: int
     before: str
     after: str

@@ -124,6 +124,7 @@ class BookKeeper:
                 [(link, one.direction, one.id, one.reason, one.at) for one in dead],
             )
         if change.transition is not None:
+            self._drop_same_before(link, change.transition)
             self._db.execute(
                 "INSERT INTO link_transitions (link, transition) VALUES (?, ?)", (link, _encode(change.transition))
             )
@@ -132,6 +133,16 @@ class BookKeeper:
                 "(SELECT number FROM link_transitions WHERE link = ?1 ORDER BY number DESC LIMIT ?2)",
                 (link, TRANSITIONS_KEPT),
             )
+
+    def _drop_same_before(self, link: str, turn: Transition) -> None:
+        """What leads back to where it was, again and again, is one row: those from before it began are not lost."""
+        if turn.before != turn.after:
+            return
+        sql = "SELECT number, transition FROM link_transitions WHERE link = ? ORDER BY number DESC LIMIT 1"
+        for number, encoded in self._all(sql, (link,)):
+            last = _transition(encoded)
+            if (last.before, last.after, last.cue) == (turn.before, turn.after, turn.cue):
+                self._db.execute("DELETE FROM link_transitions WHERE number = ?", (number,))
 
     def _with_room(self, link: str, dead: Sequence[DeadLetter]) -> Sequence[DeadLetter]:
         """Those that are there already, with what is new of them, and of the others as many as there is room for."""

@@ -18,7 +18,7 @@ from anabranch.core import nostr, snapshots
 from anabranch.core.nostr import Event
 from anabranch.core.operation import Family, Operation, Removal, Standing, State, deleted_by, owners
 from anabranch.core.token import START, Log, Position
-from anabranch.store.contract import Advance, Duplicate, Offer, Outcome, Refused, Stored, Superseded
+from anabranch.store.contract import Advance, Duplicate, Lacking, Offer, Outcome, Refused, Stored, Superseded
 from anabranch.store.sql import (
     NAMED_BY_MORE_THAN_HEARSAY,
     SHORT,
@@ -398,6 +398,9 @@ class _Group:
             return VANISHED
         if offer.access_key is not None and self._room.get(offer.access_key, len(operation.raw)) < len(operation.raw):
             return STORAGE_SPENT
+        for need in offer.needs:
+            if bytes.fromhex(need) not in self._known:
+                return Lacking("error", "what it needs is not stored", need)
         head = 0
         if operation.revision is not None:
             remaining_heads, demoted = self._revisions.advance(operation, self._tip + 1)

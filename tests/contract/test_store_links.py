@@ -1,7 +1,8 @@
 """The ledger of links: a page and its checkpoint are one, and what is written comes back."""
 
+import msgspec
 import pytest
-from histories import filters, histories, operation, snapshot
+from histories import filters, histories, operation, signed, snapshot
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stores import Opened, Stores
@@ -11,7 +12,7 @@ from anabranch.core.changes import LogQuery
 from anabranch.core.checkpoint import Blocked, Checkpoint
 from anabranch.core.token import Position, ProgressToken
 from anabranch.store import sql_books
-from anabranch.store.contract import DeadLetter, LinkChange, LinkRecord, Offer, Stored, Transition
+from anabranch.store.contract import DeadLetter, Lacking, LinkChange, LinkRecord, Offer, Refused, Stored, Transition
 
 LINK = LinkRecord("up", "ws://peer/", "both", created_at=5)
 
@@ -22,7 +23,7 @@ def token(position: int) -> ProgressToken:
 
 def test_a_link_comes_back_as_it_was_saved_and_its_checkpoints_stay_when_it_is_saved_again(opened: Opened):
     opened.writer.save_link(LINK)
-    pull = Checkpoint.at(token(7)).settle([token(9)], [Blocked("ab" * 32, "ancestry", "x", "not there")])
+    pull = Checkpoint.at(token(7)).settle([(token(9), "ab" * 32, Blocked("ab" * 32, "ancestry", "x", "not there"))])
     opened.writer.note_link(LinkChange("up", pull=pull, push=Checkpoint.at(token(3))))
     opened.writer.save_link(LinkRecord("up", "ws://peer/", "both", state="live", created_at=5))
     opened.reopen()
@@ -69,6 +70,46 @@ def test_the_last_twenty_transitions_are_kept_and_dead_letters_until_they_are_tr
     assert opened.reader.dead_letters("up") == [dead]
     assert opened.writer.retry_dead_letters("up") == 1
     assert opened.reader.dead_letter_count("up") == 0
+
+
+def test_what_leads_back_to_where_it_was_again_and_again_is_one_transition(opened: Opened):
+    def turn(at: int, before: str, after: str, cue: str) -> None:
+        opened.writer.note_link(LinkChange("up", transition=Transition(at, before, after, cue)))
+
+    opened.writer.save_link(LINK)
+    opened.writer.save_link(msgspec.structs.replace(LINK, name="other"))
+    turn(1, "live", "repairing", "closure")
+    for at in range(2, 40):
+        turn(at, "repairing", "repairing", "closure")
+        opened.writer.note_link(LinkChange("other", transition=Transition(at, "live", "repairing", "gap")))
+    turn(40, "repairing", "repairing", "disorder")
+    turn(41, "repairing", "repairing", "closure")
+    found = [(one.at, one.before, one.cue) for one in opened.reader.transitions("up")]
+    assert found == [
+        (1, "live", "closure"),
+        (39, "repairing", "closure"),
+        (40, "repairing", "disorder"),
+        (41, "repairing", "closure"),
+    ]
+
+
+def test_what_needs_something_of_its_group_is_stored_only_if_that_is(opened: Opened):
+    gone, child, grandchild, parent, heir = (signed(content=said) for said in ("gone", "a", "b", "parent", "heir"))
+    deletion = signed(kind=5, tags=[["e", gone.id]])
+    outcomes = opened.writer.append(
+        [
+            Offer(operation(deletion)),
+            Offer(operation(gone)),
+            Offer(operation(child), needs=(gone.id,)),
+            Offer(operation(grandchild), needs=(child.id,)),
+            Offer(operation(parent)),
+            Offer(operation(heir), needs=(parent.id,)),
+        ],
+        0,
+    )
+    assert [type(outcome) for outcome in outcomes] == [Stored, Refused, Lacking, Lacking, Stored, Stored]
+    assert [one.need for one in outcomes if isinstance(one, Lacking)] == [gone.id, child.id]
+    assert opened.reader.known([child.id, grandchild.id, parent.id, heir.id]) == {parent.id, heir.id}
 
 
 def test_where_there_is_no_room_for_more_dead_letters_those_there_are_learn_what_is_new(opened: Opened, monkeypatch):

@@ -3,6 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from anabranch.core import closure
 from anabranch.core.closure import Dependency, blocked, dependencies_first, sending_order
 from anabranch.core.nostr import Event
 from anabranch.core.revisions import GIFT_WRAP
@@ -69,6 +70,17 @@ def wrap(id: str, recipient: str, revision: str, *parents: str) -> Event:
 def test_a_revision_is_sent_after_its_parents():
     child, parent = wrap("1", "alice", "b", "a"), wrap("2", "alice", "a")
     assert sending_order([child, parent]) == [parent, child]
+
+
+def test_what_needs_another_is_sent_after_it_whatever_either_is(monkeypatch):
+    note, parent, child = Event("0", "author", 1, 1, [], "", ""), wrap("2", "alice", "a"), wrap("1", "alice", "b", "a")
+    needs = {"0": "1"}
+
+    def dependencies(event):
+        return (closure.Dependency("ancestry", needs[event.id]),) if event.id in needs else ()
+
+    monkeypatch.setattr(closure, "dependencies", dependencies)
+    assert sending_order([note, child, parent]) == [parent, child, note]
 
 
 def test_one_revision_for_two_people_is_sent_to_both():

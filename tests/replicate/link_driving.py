@@ -290,8 +290,7 @@ class Drive:
             },
             self.store,
         )
-        tokens, blocked, declined, stored = [], [], [], 0
-        waits = []
+        arrived, waits, declined, stored = [], [], [], 0
         for one in asked.arrivals:
             id = one.event.id
             why = Blocked(id, need.kind, need.id, "not here") if (need := kept_back.get(id)) is not None else None
@@ -304,12 +303,9 @@ class Drive:
                 self.echoes.add(id)
                 stored += 1
             if one.token is not None:
-                tokens.append(one.token)
-                blocked.append(why)
-        if asked.through is not None:
-            tokens.append(asked.through)
-            blocked.append(None)
-        checkpoint = self.link.pull.settle(tokens, blocked) if tokens else None
+                arrived.append((one.token, id, why))
+        moves = arrived or asked.through is not None
+        checkpoint = self.link.pull.settle(arrived, asked.through) if moves else None
         later = tuple((id, self.refuses_until[id]) for id in declined if id in self.refuses_until)
         refused = tuple(declined)
         result = Applied(asked.number, stored, refused, refused, later, blocked=tuple(waits), checkpoint=checkpoint)

@@ -1,5 +1,7 @@
 """A page on its way to the disk: proof, then our rules, then one transaction with the checkpoint."""
 
+import itertools
+
 import msgspec
 import pytest
 from histories import KINDS, signed
@@ -68,6 +70,15 @@ def page(host, *events, first=1, through=None, tokens=True):
         for place, event in enumerate(events)
     )
     return Page(host, "up", ("up",), 7, Apply(1, arrivals, through))
+
+
+def need(monkeypatch, needs):
+    """Which operation needs which other."""
+
+    def dependencies(event):
+        return (Dependency("ancestry", needs[event.id]),) if event.id in needs else ()
+
+    monkeypatch.setattr(applying, "dependencies", dependencies)
 
 
 async def bring(one, checkpoint=None):
@@ -147,12 +158,7 @@ async def test_what_could_not_be_checked_is_never_stored(host):
 async def test_what_needs_something_that_is_missing_waits_and_what_came_with_it_does_not(host, monkeypatch):
     parent, child, orphan = (signed(content=said) for said in ("parent", "child", "orphan"))
     needs = {child.id: parent.id, orphan.id: "ab" * 32}
-
-    def dependencies(operation):
-        id = needs.get(operation.event.id)
-        return () if id is None else (Dependency("ancestry", id),)
-
-    monkeypatch.setattr(applying, "dependencies", dependencies)
+    need(monkeypatch, needs)
     result = await bring(page(host, child, orphan, parent))
     assert result.stored == 2
     (blocked,) = result.blocked
@@ -172,12 +178,7 @@ async def test_what_needs_something_that_waits_or_is_refused_waits_and_says_so(h
         heir.id: large.id,
         caller.id: fleeting.id,
     }
-
-    def dependencies(operation):
-        id = needs.get(operation.event.id)
-        return () if id is None else (Dependency("ancestry", id),)
-
-    monkeypatch.setattr(applying, "dependencies", dependencies)
+    need(monkeypatch, needs)
     result = await bring(page(host, grandchild, child, orphan, large, heir, fleeting, caller))
     assert result.stored == 0
     assert {one.operation: (one.missing, one.why) for one in result.blocked} == {
@@ -190,10 +191,51 @@ async def test_what_needs_something_that_waits_or_is_refused_waits_and_says_so(h
     assert result.checkpoint.contiguous is None
 
 
+async def test_what_is_stored_together_is_stored_after_what_it_needs(host, monkeypatch):
+    events = [signed(content=str(number)) for number in range(5)]
+    need(monkeypatch, {child.id: parent.id for parent, child in itertools.pairwise(events)})
+    result = await bring(page(host, *reversed(events)))
+    assert (result.stored, result.blocked, result.checkpoint) == (5, (), Checkpoint.at(token(5)))
+    assert [facts.id for facts in host.reader.facts(Position(0), 9)] == [event.id for event in events]
+
+
+async def test_what_needs_something_that_the_store_refuses_waits_and_says_so(host, monkeypatch):
+    parent, child, grandchild, other = (signed(content=said) for said in ("parent", "child", "grandchild", "other"))
+    deletion = signed(kind=5, tags=[["e", parent.id]])
+    need(monkeypatch, {child.id: parent.id, grandchild.id: child.id})
+    result = await bring(page(host, deletion, grandchild, child, parent, other))
+    assert result.stored == 2
+    assert result.refused == result.declined == (parent.id,)
+    (refused,) = host.reader.dead_letters("up")
+    assert {one.operation: (one.missing, one.why) for one in result.blocked} == {
+        child.id: (parent.id, f"it came with it, and is refused by {refused.reason}"),
+        grandchild.id: (child.id, "it came with it, and waits for another itself"),
+    }
+    assert (result.checkpoint.contiguous, result.checkpoint.received) == (token(1), token(5))
+    assert host.record.pull == result.checkpoint
+
+
+async def test_what_needs_something_that_is_superseded_waits(host, monkeypatch):
+    newer, older = (signed(kind=0, content=str(at), created_at=at) for at in (2_000, 1_000))
+    child = signed(content="child")
+    need(monkeypatch, {child.id: older.id})
+    result = await bring(page(host, newer, older, child))
+    assert [one.why for one in result.blocked] == ["it came with it, and was not taken"]
+    assert result.checkpoint.contiguous == token(2)
+
+
+async def test_what_needs_something_that_was_here_waits_for_nothing(host, monkeypatch):
+    parent, child = signed(content="parent"), signed(content="child")
+    await bring(page(host, parent, signed(kind=5, tags=[["e", parent.id]])))
+    need(monkeypatch, {child.id: parent.id})
+    result = await bring(page(host, parent, child, first=3), host.record.pull)
+    assert (result.stored, result.blocked, result.checkpoint.contiguous) == (1, (), token(4))
+
+
 async def test_what_is_here_already_waits_for_nothing(host, monkeypatch):
     event = signed(content="one")
     await bring(page(host, event))
-    monkeypatch.setattr(applying, "dependencies", lambda operation: (Dependency("ancestry", "ab" * 32),))
+    monkeypatch.setattr(applying, "dependencies", lambda event: (Dependency("ancestry", "ab" * 32),))
     result = await bring(page(host, event, first=2), host.record.pull)
     assert (result.blocked, result.checkpoint.contiguous) == ((), token(2))
 

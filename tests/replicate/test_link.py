@@ -189,13 +189,17 @@ def test_what_needs_something_that_is_missing_is_pending_and_holds_the_checkpoin
     assert not drive.link.pull.pending
 
 
-def test_more_pending_than_a_hundred_leads_to_repair():
-    children = notes(PENDING_MAX + 1)
+def test_more_pending_than_a_hundred_leads_to_repair_and_out_of_it_once_all_can_be_had():
+    children, parent = notes(PENDING_MAX + 1), signed(content="parent")
     drive = Drive(LogPeer()).run(1)
-    drive.needs |= {child.id: "cd" * 32 for child in children}
+    drive.needs |= {child.id: parent.id for child in children}
     drive.say(*drive.peer.add(*children))
-    assert ("overflow", "repairing") in drive.states
+    assert drive.states[-1] == ("overflow", "repairing")
     assert drive.link.pull.contiguous is None or drive.link.pull.contiguous.position == 0
+    drive.peer.add(parent)
+    drive.run(60)
+    assert drive.states[-1] == ("caught_up", "live")
+    assert drive.link.caught_up and not drive.link.pull.overflows
 
 
 # --- a feed of one family ---

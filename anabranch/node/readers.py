@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar, cast
 
 from anabranch.node import now
 from anabranch.store.contract import Reader, Store
@@ -80,7 +80,7 @@ class Readers:
         work = asyncio.get_running_loop().run_in_executor(self._pool, self._run, read, abandoned)
         work.add_done_callback(lambda work: self._give_back(who, began))
         try:
-            return await asyncio.shield(work)
+            return cast(T, await asyncio.shield(work))
         except asyncio.CancelledError:
             abandoned.set()  # the thread comes back when it notices
             raise
@@ -151,11 +151,16 @@ class Readers:
         reader: Reader = self._own.reader
         return reader
 
-    def _run(self, read: Callable[[Reader], T], abandoned: threading.Event) -> T:
+    def _run(self, read: Callable[[Reader], T], abandoned: threading.Event) -> T | None:
         reader = self._reader()
         deadline = now.monotonic() + self._seconds_max
         reader.give_up = lambda: self._closing or abandoned.is_set() or now.monotonic() > deadline
-        return read(reader)
+        try:
+            return read(reader)
+        except Exception:
+            if abandoned.is_set():  # it was told to give up, and nobody waits to hear how that went
+                return None
+            raise
 
     def close(self) -> None:
         self._closing = True

@@ -9,6 +9,7 @@ from revision_model import carries_revision
 
 from anabranch.core import changes
 from anabranch.core.changes import ChangesRequest, Mode, RevisionQuery, SnapshotQuery
+from anabranch.core.filter import FILTER_ROOM
 from anabranch.core.nostr import Invalid
 from anabranch.core.operation import Operation, Removal
 from anabranch.core.revisions import GIFT_WRAP
@@ -111,8 +112,8 @@ def test_an_empty_condition_asks_for_nothing_and_not_for_everything():
 
 
 def test_the_size_of_a_query_counts_its_values():
-    assert changes.size(parse({"#p": [P]}).query) == 1
-    assert changes.size(parse({"#p": [P], "#d": ["a", "b"], "#r": [R], "kinds": [GIFT_WRAP]}).query) == 5
+    assert changes.size(parse({"#p": [P]}).query) == FILTER_ROOM
+    assert changes.size(parse({"#p": [P], "#d": ["a", "b"], "#r": [R], "kinds": [GIFT_WRAP]}).query) == FILTER_ROOM + 4
 
 
 # --- what is carried -----------------------------------------------------------------------------------------------

@@ -501,6 +501,21 @@ class Connection(asyncio.Protocol):
             self.send(frames.close(code, reason))
         self._finish()
 
+    def part(self, code: int, reason: str) -> None:
+        """Say why, and leave it to the peer to close. While we have not read all that it sent, the system would drop what
+        is still on its way to it, answers too: so the rest is read, and thrown away."""
+        transport = self._transport
+        if self._closing or self.session is None or transport is None:
+            self.hang_up(code, reason)
+            return
+        self.send(frames.close(code, reason))
+        self.outlet.flush()
+        self._let_go()
+        transport.write_eof()
+        if self._paused_reading:
+            self._paused_reading = False
+            transport.resume_reading()
+
     def give_up(self) -> None:
         """End it at once, and with it all that is kept for it."""
         self._node.metrics.dropped.inc()

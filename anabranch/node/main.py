@@ -272,7 +272,7 @@ class Node:
             log.warning("stopping with operations unanswered", extra={"count": self.admission.in_flight})
         self._sweeping.cancel()  # not before: what is under way may wait for a checker that hangs
         for connection in list(self._sockets):
-            connection.hang_up(frames.GOING_AWAY, "the relay is stopping")
+            connection.part(frames.GOING_AWAY, "the relay is stopping")
         for _ in range(40):
             if not self._sockets:
                 break

@@ -64,7 +64,7 @@ def sent_texts(path: str) -> set[str]:
                 found.update(words)
         elif isinstance(node, ast.Call):
             name = getattr(node.func, "id", getattr(node.func, "attr", ""))
-            if name in ("Invalid", "Unsupported", "Refused", "Hangup", "hang_up", "changes_error", "NoRoom"):
+            if name in ("Invalid", "Unsupported", "Refused", "Hangup", "hang_up", "part", "changes_error", "NoRoom"):
                 found.update(word for argument in node.args for word in pieces(argument))
     return found - NEVER_SENT
 

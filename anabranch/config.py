@@ -434,6 +434,9 @@ def _check(settings: Settings) -> None:
     for name in ("host", "data"):
         if not getattr(settings, name).strip():  # an empty host would be every address of the machine
             raise ConfigError(f"{name} is empty; leave it out for {getattr(Settings(), name)}")
+    token = settings.admin_token
+    if token is not None and not (token.isascii() and token.isprintable() and token == token.strip()):
+        raise ConfigError("admin_token is none that a request can carry: write printable ASCII, no space at its ends")
     url = settings.relay_url
     if url is not None and not (url.startswith(("ws://", "wss://")) and nostr.authority(url)):
         raise ConfigError("relay_url is no address: write wss://relay.example, as clients do")

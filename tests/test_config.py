@@ -306,6 +306,14 @@ def test_a_kind_is_a_snapshot_or_a_companion_and_not_both():
 # --- what the layers below get ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("token", ["schlüssel-des-betreibers", "one\nline-and-another", " a-space-before", "behind\n"])
+def test_a_token_that_no_request_can_carry_is_refused_and_not_shown(token):
+    with pytest.raises(ConfigError, match="admin_token is none that a request can carry") as refused:
+        load(environment={"ANABRANCH_ADMIN_TOKEN": token})
+    assert token.strip() not in str(refused.value)
+    assert load(environment={"ANABRANCH_ADMIN_TOKEN": "correct horse battery staple"}).admin_token
+
+
 def test_the_defaults_are_those_of_the_rules():
     settings = Settings()
     assert settings.event_limits() == Limits()

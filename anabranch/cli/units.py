@@ -90,6 +90,21 @@ class SecretKey(click.ParamType):
             )
 
 
+class Master(click.ParamType):
+    """Where Spark runs, in the words that it knows."""
+
+    name = "master"
+
+    def convert(self, value: Any, parameter: Any, context: Any) -> str:
+        if not re.fullmatch(r"local|local\[.+\]|local-cluster\[.+\]|yarn|(spark|k8s)://.+", str(value)):
+            self.fail(
+                f"{value!r} is no place for Spark; write local[2], spark://host:7077, yarn or k8s://…",
+                parameter,
+                context,
+            )
+        return str(value)
+
+
 class Names(click.ParamType):
     name = "names"
 

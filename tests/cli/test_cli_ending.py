@@ -139,3 +139,11 @@ def test_a_signal_to_all_processes_ends_them_whenever_it_comes(
                 os.killpg(process.pid, signal.SIGKILL)
         assert (process.returncode, errors) in [(code, f"anabranch: {said}\n"), (Exit.DONE, errors)], moment
         assert not is_held(tmp_path / arguments[-1])
+
+
+def test_a_ctrl_c_at_the_very_beginning_is_one_line_too(tmp_path: Path) -> None:
+    (tmp_path / "click.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    early = subprocess.run(
+        [ANABRANCH, "status"], env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True
+    )
+    assert (early.returncode, early.stderr) == (Exit.INTERRUPTED, "anabranch: interrupted\n")

@@ -127,7 +127,7 @@ def list_keys(shell: Shell, show: bool) -> None:
 
 @keys.command("create")
 @click.option("--label", default="", help="Who or what it is for.")
-@click.option("--pubkey", type=PublicKeys(), metavar="PUBKEY", help="The only public key that may use it, hex.")
+@click.option("--pubkey", type=PublicKeys(), metavar="PUBKEY", help="The only public key that may use it, npub or hex.")
 @click.option("--expires-in", type=Span(), metavar="SPAN", help="How long it is good for, as 30d or 12h.")
 @click.option("--storage-limit", type=Size(), metavar="SIZE", help="How much it may store, as 100MB.")
 @options()

@@ -59,6 +59,8 @@ def test_what_cannot_be_done_is_one_line_and_a_code(
     assert "in use by another run" in json.loads(busy.stdout)["error"]
     few = command("generate", "--operations", "2", "--documents", "3", "--out", "y.jsonl")
     assert few.exit_code == Exit.USAGE
+    nowhere = command("generate", "--operations", "3", "--documents", "2", "--out", "none/y.jsonl")
+    assert (nowhere.exit_code, nowhere.stderr) == (Exit.USAGE, "anabranch: none is no folder; make it first\n")
     elsewhere = command("pipeline", "heads", "--lake", "lake", "--master", "foo")
     assert elsewhere.exit_code == Exit.USAGE and "'foo' is no place for Spark" in elsewhere.stderr
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -35,7 +36,8 @@ FILTER_VALUES_MAX = 10_000  # a CHANGES filter has three long lists, and SQLite 
 Positive = Annotated[int, Meta(ge=1)]
 Natural = Annotated[int, Meta(ge=0)]
 Kind = Annotated[int, Meta(ge=0, le=65_535)]
-Pubkey = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+PUBKEY_PATTERN = "^[0-9a-f]{64}$"
+Pubkey = Annotated[str, Meta(pattern=PUBKEY_PATTERN)]
 Port = Annotated[int, Meta(ge=0, le=65_535)]
 
 
@@ -322,7 +324,8 @@ def problems(
         try:
             msgspec.convert(alone, Settings)
         except msgspec.ValidationError as error:
-            found.append(f"{_explain(str(error))} in {file}")
+            if "contains unknown field" not in str(error):  # said already, with the nearest that is known
+                found.append(f"{_explain(str(error))} in {file}")
     for variable in sorted(name for name in environment if name.startswith(PREFIX)):
         try:
             load(None, {variable: environment[variable]})
@@ -427,13 +430,32 @@ def _where(error: str, file: Path | None) -> str:
 
 def _explain(error: str) -> str:
     text, _, path = error.partition(" - at `$")
+    text = _in_words(text)
     return f"`{path.strip('.`')}`: {text}" if path.strip(".`") else text
+
+
+def _in_words(text: str) -> str:
+    """What msgspec says of a value, with the values that are allowed."""
+    if choice := re.fullmatch(r"Expected `str` matching regex '\^\((.+)\)\$'", text):
+        return _one_of(choice[1].split("|"))
+    if text == f"Expected `str` matching regex '{PUBKEY_PATTERN}'":
+        return "must be 64 hexadecimal digits, lower-case"
+    if text.startswith("Invalid enum value"):  # there is one enumeration
+        return _one_of([str(mode) for mode in Mode])
+    return "must be true or false" if text.startswith("Expected `bool`") else text
+
+
+def _one_of(values: list[str]) -> str:
+    return f"must be {', '.join(values[:-1])} or {values[-1]}"
 
 
 def _check(settings: Settings) -> None:
     for name in ("host", "data"):
         if not getattr(settings, name).strip():  # an empty host would be every address of the machine
             raise ConfigError(f"{name} is empty; leave it out for {getattr(Settings(), name)}")
+    token = settings.admin_token
+    if token is not None and not (token.isascii() and token.isprintable() and token == token.strip()):
+        raise ConfigError("admin_token is none that a request can carry: write printable ASCII, no space at its ends")
     url = settings.relay_url
     if url is not None and not (url.startswith(("ws://", "wss://")) and nostr.authority(url)):
         raise ConfigError("relay_url is no address: write wss://relay.example, as clients do")

@@ -176,6 +176,22 @@ def test_an_unknown_variable_names_the_nearest_known_one(variable, nearest):
         load(environment={variable: "1"})
 
 
+@pytest.mark.parametrize(
+    "variable, text, allowed",
+    [
+        ("ANABRANCH_RETENTION_MODE", "curent_only", "current_only, nondominated_plus_recent_history or full_retention"),
+        ("ANABRANCH_KINDS", "1,2", "all or sync"),
+        ("ANABRANCH_LOG_LEVEL", "trace", "debug, info, warning or error"),
+        ("ANABRANCH_PRIVATE", "maybe", "true or false"),
+        ("ANABRANCH_PUBKEY", "npub1", "64 hexadecimal digits, lower-case"),
+    ],
+)
+def test_a_value_that_is_not_allowed_is_told_with_those_that_are(write, variable, text, allowed):
+    with pytest.raises(ConfigError) as refused:
+        load(environment={variable: text})
+    assert str(refused.value) == f"{variable}={text!r}: must be {allowed}"
+
+
 # --- the file --------------------------------------------------------------------------------------------------------
 
 
@@ -304,6 +320,14 @@ def test_a_kind_is_a_snapshot_or_a_companion_and_not_both():
 
 
 # --- what the layers below get ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("token", ["schlüssel-des-betreibers", "one\nline-and-another", " a-space-before", "behind\n"])
+def test_a_token_that_no_request_can_carry_is_refused_and_not_shown(token):
+    with pytest.raises(ConfigError, match="admin_token is none that a request can carry") as refused:
+        load(environment={"ANABRANCH_ADMIN_TOKEN": token})
+    assert token.strip() not in str(refused.value)
+    assert load(environment={"ANABRANCH_ADMIN_TOKEN": "correct horse battery staple"}).admin_token
 
 
 def test_the_defaults_are_those_of_the_rules():

@@ -34,7 +34,7 @@ class Admin:
             )
         holder = read_holder(folder)
         if not holder.url:
-            raise Failure(f"{folder} is in use by process {holder.pid}; try again when it is done", Exit.IN_USE)
+            raise Failure(f"{folder} is in use by {holder.name}; try again when it is done", Exit.IN_USE)
         return cls(holder.url, settings.admin_token)
 
     def request(self, method: str, path: str, body: Any = None, timeout: float = 30) -> Any:

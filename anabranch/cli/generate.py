@@ -23,8 +23,10 @@ from anabranch.pipeline.generate import Plan, generate
 def generate_command(shell: Shell, operations: int, documents: int, seed: int, content_bytes: int, out: Path) -> None:
     """Write signed operations of many documents: devices, offline periods, conflicts, deletions, late parents.
 
-    Half of the documents are of the snapshot family, half of the revision family. Every operation is valid.
+    Half of the authors write snapshots, half revisions. Every operation is valid.
     """
+    if not out.absolute().parent.is_dir():
+        raise Failure(f"{out.parent} is no folder; make it first", Exit.USAGE)
     if operations < documents:
         raise Failure(f"{documents:,} documents need at least as many operations", Exit.USAGE)
     started = now.monotonic()

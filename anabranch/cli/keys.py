@@ -14,7 +14,7 @@ import click
 import msgspec
 
 from anabranch.cli.admin import Admin, key_path
-from anabranch.cli.shell import Failure, Shell, options, rows, size
+from anabranch.cli.shell import Exit, Failure, Shell, options, rows, size
 from anabranch.cli.units import PublicKeys, Size, Span, date
 from anabranch.config import Settings
 from anabranch.node import now
@@ -22,6 +22,7 @@ from anabranch.store.contract import AccessKey, StoreBusy
 from anabranch.store.opening import AnyStore, inspect_store, open_store
 from anabranch.store.runtime import new_access_key
 
+PREFIX = "sk_"  # of every key: it tells none from another
 SHOWN = 9  # characters of a key that a list shows: enough to tell keys apart, too few to use one
 
 
@@ -94,6 +95,8 @@ def _key_ring(settings: Settings, make_store: bool = False) -> Iterator[KeyRing]
 
 def _find(ring: KeyRing, beginning: str) -> AccessKey:
     """The one key that is, or begins with, what was typed."""
+    if PREFIX.startswith(beginning):
+        raise Failure(f"every key begins so; write more of it than {PREFIX}", Exit.USAGE)
     keys = ring.all()
     found = [key for key in keys if key.key == beginning] or [key for key in keys if key.key.startswith(beginning)]
     if not found:
@@ -124,7 +127,7 @@ def list_keys(shell: Shell, show: bool) -> None:
 
 @keys.command("create")
 @click.option("--label", default="", help="Who or what it is for.")
-@click.option("--pubkey", type=PublicKeys(), metavar="PUBKEY", help="The only public key that may use it, hex.")
+@click.option("--pubkey", type=PublicKeys(), metavar="PUBKEY", help="The only public key that may use it, npub or hex.")
 @click.option("--expires-in", type=Span(), metavar="SPAN", help="How long it is good for, as 30d or 12h.")
 @click.option("--storage-limit", type=Size(), metavar="SIZE", help="How much it may store, as 100MB.")
 @options()

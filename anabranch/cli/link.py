@@ -12,6 +12,8 @@ import click
 from anabranch.cli.admin import Admin
 from anabranch.cli.shell import Exit, Failure, Shell, options, rows
 from anabranch.cli.units import date
+from anabranch.core.nip19 import parse_public
+from anabranch.core.nostr import Invalid
 from anabranch.replicate.refusals import refused_count
 from anabranch.store.held import is_held
 
@@ -65,11 +67,11 @@ def _waiting(command: Any) -> Any:
 @click.option(
     "--direction", type=click.Choice(["pull", "push", "both"]), default="pull", show_default=True, help="Which way."
 )
-@click.option("--author", "authors", multiple=True, metavar="HEX", help="Only of this author; repeatable.")
+@click.option("--author", "authors", multiple=True, metavar="PUBKEY", help="Only of this author; repeatable.")
 @click.option("--kind", "kinds", multiple=True, type=int, help="Only of this kind; repeatable.")
 @click.option("--document", "documents", multiple=True, metavar="D", help="Only this document; repeatable.")
 @click.option("--collection", "collections", multiple=True, metavar="C", help="Only this collection; repeatable.")
-@click.option("--recipient", "recipients", multiple=True, metavar="HEX", help="Only for this recipient; repeatable.")
+@click.option("--recipient", "recipients", multiple=True, metavar="PUBKEY", help="Only for this one; repeatable.")
 @click.option("--key-file", type=_KEY_FILE, help="To a private peer: the file with our secret key (nsec or hex).")
 @click.option("--access-key-file", type=_KEY_FILE, help="The file with our access key, where the peer asks for one.")
 @_waiting
@@ -92,10 +94,14 @@ def add(
 
     The node reads the key files itself, for each connection anew, and keeps only where they are.
     """
+    try:
+        people = {name: tuple(map(parse_public, scope[name])) for name in ("authors", "recipients")}
+    except Invalid as error:
+        raise Failure(f"--author and --recipient: {error}", Exit.USAGE) from None
     body = {
         "peer": peer,
         "direction": direction,
-        "scope": {name: list(values) for name, values in scope.items() if values},
+        "scope": {name: list(values) for name, values in (scope | people).items() if values},
         **{
             field: value
             for field, value in (("name", name), ("key_file", key_file), ("access_key_file", access_key_file))
@@ -245,6 +251,11 @@ def _shown(one: dict[str, Any]) -> str:
 
 
 def _value(value: Any) -> str:
+    if isinstance(value, dict) and "oldestAvailable" in value:
+        asked, oldest, latest = (value[name] for name in ("requested", "oldestAvailable", "latestAvailable"))
+        of = "" if asked["epoch"] == oldest["epoch"] else " of another epoch"
+        there = f"{oldest['position']} to {latest['position']}"
+        return f"asked for {asked['position']}{of}, there was {there}: {value['reason']}"
     if isinstance(value, dict):
         return ", ".join(f"{name} {part}" for name, part in value.items() if part is not None) or "–"
     return str(value).lower() if isinstance(value, bool) else str(value)

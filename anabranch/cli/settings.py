@@ -41,7 +41,8 @@ def check(shell: Shell, everything: bool) -> None:
         "warnings": [] if settings is None else warnings(settings),
         "settings": {item["key"]: item for item in shown if everything or item["source"] != "default"},
     }
-    shell.result(answer, _text(answer, everything))
+    if shell.json or not problems:
+        shell.result(answer, _text(answer, everything))
     for problem in answer["problems"]:
         shell.note(f"{click.style('wrong', fg='red', bold=True)}    {problem}")
     for warning in answer["warnings"]:
@@ -85,8 +86,6 @@ def _shown(setting: Setting, settings: Settings, shell: Shell) -> dict[str, Any]
 
 
 def _text(answer: dict[str, Any], everything: bool) -> str:
-    if not answer["ok"]:
-        return ""
     lines = [
         f"{item['key']} = {toml(item['value'])}  # {item['source']}"
         + (f": {item['description']}" if everything else "")

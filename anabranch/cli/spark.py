@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from anabranch.cli.shell import Exit, Failure, Shell, Terminated
+from anabranch.cli.units import Master
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,7 +40,9 @@ def spark_parameters(command: Callable[..., None]) -> Callable[..., None]:
         click.option(
             "--conf", "conf", multiple=True, metavar="NAME=VALUE", help="A setting of Spark; may be given again."
         ),
-        click.option("--master", metavar="URL", help="Where Spark runs. [default: all cores of this machine]"),
+        click.option(
+            "--master", type=Master(), metavar="URL", help="Where Spark runs. [default: all cores of this machine]"
+        ),
     ):
         command = option(command)
     return command
@@ -61,7 +64,7 @@ def _interruptible(command: Callable[..., None]) -> Callable[..., None]:
             except BaseException as error:
                 ended.append(error)
 
-        thread = threading.Thread(target=work, name="command", daemon=True)
+        thread = _Command(target=work, name="command", daemon=True)
         thread.start()
         with heard(signal.SIGINT) as interrupted, heard(signal.SIGTERM) as terminated:
             while thread.is_alive() and not (interrupted.is_set() or terminated.is_set()):
@@ -84,10 +87,15 @@ def drop_until_ended(thread: threading.Thread) -> None:
         thread.join(POLL_SECONDS)
 
 
-def _interrupt(thread: threading.Thread, how: type[KeyboardInterrupt]) -> None:
+class _Command(threading.Thread):
+    ended_by: type[KeyboardInterrupt] | None = None
+
+
+def _interrupt(thread: _Command, how: type[KeyboardInterrupt]) -> None:
     """Raise it in a thread, at the next step that is Python's."""
     raised = ctypes.py_object(how)
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), raised)
+    thread.ended_by = how  # after it: what is raised a second time would be raised where the first is being told
 
 
 @contextmanager
@@ -124,10 +132,14 @@ def watched(spark: SparkSession, show: Show) -> Iterator[None]:
     """Show how far the tasks of what Spark is doing have come."""
     over = threading.Event()
 
+    tracker = spark.sparkContext.statusTracker()
+
     def watch() -> None:
-        tracker = spark.sparkContext.statusTracker()
         while not over.wait(POLL_SECONDS):
-            stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+            try:
+                stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+            except Exception:  # its Java has ended: what waits for it says so
+                return
             if known := [stage for stage in stages if stage is not None]:
                 done, tasks = (sum(getattr(s, name) for s in known) for name in ("numCompletedTasks", "numTasks"))
                 show(done, tasks, f"{known[0].name.partition(' ')[0]}: {done} of {tasks} tasks")
@@ -142,6 +154,18 @@ def watched(spark: SparkSession, show: Show) -> Iterator[None]:
 
 
 @contextmanager
+def _ended_as_told() -> Iterator[None]:
+    """What fails once the command was told to end, as jobs do that are dropped, fails because of that."""
+    try:
+        yield
+    except Exception as error:
+        thread = threading.current_thread()
+        if isinstance(thread, _Command) and thread.ended_by is not None:
+            raise thread.ended_by from error
+        raise
+
+
+@contextmanager
 def failures(shell: Shell) -> Iterator[None]:
     """What the pipeline raises, as the end of a command."""
     from pyspark.errors import PySparkException
@@ -152,7 +176,8 @@ def failures(shell: Shell) -> Iterator[None]:
     from anabranch.pipeline.session import last_words
 
     try:
-        yield
+        with _ended_as_told():
+            yield
     except LakeBusy as error:
         raise Failure(str(error), Exit.IN_USE) from error
     except (FeedError, GapFound, LakeFull, NoJava, NoLake) as error:

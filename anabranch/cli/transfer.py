@@ -40,7 +40,7 @@ def selection(command: Callable[..., None]) -> Callable[..., None]:
         ),
         click.option("--recipients", type=PublicKeys(), metavar="PUBKEYS", help="Only revisions to these."),
         click.option(
-            "--authors", type=PublicKeys(), metavar="PUBKEYS", help="Only these authors, comma-separated hex."
+            "--authors", type=PublicKeys(), metavar="PUBKEYS", help="Only these authors, comma-separated, npub or hex."
         ),
         click.option("--kinds", type=Kinds(), metavar="KINDS", help="Only these kinds, as 1,42061."),
     ):

@@ -9,7 +9,8 @@ from typing import Any
 
 import click
 
-from anabranch.core.nostr import KIND_MAX, TIMESTAMP_MAX, Invalid, is_hex
+from anabranch.core.nip19 import parse_public, parse_secret
+from anabranch.core.nostr import KIND_MAX, TIMESTAMP_MAX, Invalid
 
 _SPANS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 _SIZES = {"": 1, "b": 1}
@@ -67,10 +68,10 @@ class PublicKeys(click.ParamType):
     name = "pubkeys"
 
     def convert(self, value: Any, parameter: Any, context: Any) -> frozenset[str]:
-        parts = [part.strip().lower() for part in str(value).split(",")]
-        if not all(is_hex(part, 64) for part in parts):
-            self.fail(f"{value!r}: a public key is 64 hexadecimal digits", parameter, context)
-        return frozenset(parts)
+        try:
+            return frozenset(parse_public(part) for part in str(value).split(","))
+        except Invalid as error:
+            self.fail(f"{value!r}: {error}", parameter, context)
 
 
 class SecretKey(click.ParamType):
@@ -79,8 +80,6 @@ class SecretKey(click.ParamType):
     name = "key"
 
     def convert(self, value: Any, parameter: Any, context: Any) -> str:
-        from anabranch.core.nip19 import parse_secret
-
         try:
             file = Path(str(value))
             return parse_secret(file.read_text() if file.is_file() else str(value)).hex()
@@ -88,6 +87,21 @@ class SecretKey(click.ParamType):
             self.fail(
                 "it takes a secret key (nsec1… or 64 hexadecimal digits) or a file that has one", parameter, context
             )
+
+
+class Master(click.ParamType):
+    """Where Spark runs, in the words that it knows."""
+
+    name = "master"
+
+    def convert(self, value: Any, parameter: Any, context: Any) -> str:
+        if not re.fullmatch(r"local|local\[.+\]|local-cluster\[.+\]|yarn|(spark|k8s)://.+", str(value)):
+            self.fail(
+                f"{value!r} is no place for Spark; write local[2], spark://host:7077, yarn or k8s://…",
+                parameter,
+                context,
+            )
+        return str(value)
 
 
 class Names(click.ParamType):

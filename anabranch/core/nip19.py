@@ -42,6 +42,16 @@ def parse_secret(text: str) -> bytes:
     return secret
 
 
+def parse_public(text: str) -> str:
+    """A public key as `npub1…` or hex, in hex, or `Invalid`."""
+    text = text.strip()
+    if is_hex(text.lower(), 64):
+        return text.lower()
+    if not text.lower().startswith("npub1"):
+        raise Invalid("a public key is npub1… or 64 hexadecimal digits")
+    return decode("npub", text).hex()
+
+
 def _expanded(prefix: str) -> list[int]:
     return [*(ord(character) >> 5 for character in prefix), 0, *(ord(character) & 31 for character in prefix)]
 

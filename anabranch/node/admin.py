@@ -132,6 +132,8 @@ class Admin:
             if not _natural(seconds) or not 0 < seconds <= DAYS_MAX * DAY:
                 raise BadRequest("compaction_interval_seconds must be a positive integer")
             change["compaction_interval_seconds"] = seconds
+        if not change:
+            raise BadRequest("nothing to change: give payload_retention_days or compaction_interval_seconds")
         report, whole = await _stored(self._node.retention.change(**change))
         compacted = {
             "compacted_snapshots": report.compacted_snapshots,

@@ -194,7 +194,9 @@ class Node:
             raise CannotStart(f"cannot listen on {host}: it is no name of a host; another goes with --host") from error
         except OSError as error:
             other = "port goes with --port" if error.errno in _PORT_IS_NOT_OURS else "address goes with --host"
-            raise CannotStart(f"cannot listen on {host}:{port}: {error.strerror}; another {other}") from error
+            # What asyncio adds is about its own calls; a name that is not found has words of its own.
+            why = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
+            raise CannotStart(f"cannot listen on {host}:{port}: {why}; another {other}") from error
 
     def _measure(self) -> None:
         gauge = self.metrics.gauge
@@ -381,6 +383,9 @@ def serve(
         return _refuse(str(error), 2, as_json)
     try:
         store = open_store(Path(settings.data), settings.store, settings.durability)
+    except StoreBusy as error:
+        other = "database with --store" if settings.store else "folder with --data"
+        return _refuse(f"{error}; stop it first, or take another {other}", _code(error), as_json)
     except StoreError as error:
         return _refuse(str(error), _code(error), as_json)
     _raise_file_limit()
@@ -482,7 +487,7 @@ def _greet(node: Node, remarks: Sequence[str]) -> None:
     log_ = node.log
     lines = [
         f"Anabranch listens on ws://{node.address}/",
-        f"  data       {node.store.place} (stream {log_.stream[:8]}…, {log_.tip} operations so far)",
+        f"  data       {node.store.place} (stream {log_.stream[:8]}…, log at {log_.tip})",
         f"  about it   curl -s -H 'Accept: application/nostr+json' {node.http_url}/",
         f"  health     {node.http_url}/readyz   metrics  {node.http_url}/metrics",
         "  try next   anabranch demo: two devices, one note, a conflict and its end (make demo)",

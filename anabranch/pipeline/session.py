@@ -112,7 +112,8 @@ _java: list[Any] = []
 
 
 def _start_java(*arguments: Any, **more: Any) -> Any:
-    _java[:] = [subprocess.Popen(*arguments, **more)]
+    # What ends all our processes at once is for us: we tell Java when we have no more use for it.
+    _java[:] = [subprocess.Popen(*arguments, process_group=0, **more)]
     return _java[0]
 
 
@@ -125,6 +126,7 @@ def _is_not_py4js(record: logging.LogRecord) -> bool:
 
 
 logging.getLogger().addFilter(_is_not_py4js)
+logging.getLogger("py4j").setLevel(logging.CRITICAL)
 
 
 def last_words(error: Exception) -> str:

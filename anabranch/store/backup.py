@@ -37,7 +37,9 @@ def make(store: SqliteStore, target: Path) -> None:
         _sync(partial)
         partial.replace(target)
         _sync(target.parent)
-    except (OSError, apsw.Error) as error:
+    except OSError as error:
+        raise StoreError(f"cannot write {target}: {error.strerror or error}") from error
+    except apsw.Error as error:
         raise StoreError(f"cannot write {target}: {error}") from error
     finally:
         _remove(partial)
@@ -72,7 +74,7 @@ def restore(source: Path, folder: Path, replace: bool = False) -> Log:
             _remove(arriving)
             os.close(lock)
     except OSError as error:
-        raise StoreError(f"cannot restore into {folder}: {error}") from error
+        raise StoreError(f"cannot restore into {folder}: {error.strerror or error}") from error
     return log
 
 

@@ -42,7 +42,9 @@ class Holder(msgspec.Struct):
 
     @property
     def name(self) -> str:
-        return f"the node at {self.url} (process {self.pid})" if self.url else f"process {self.pid}"
+        if self.url:
+            return f"the node at {self.url} (process {self.pid})"
+        return f"process {self.pid}" if self.pid else "another process"  # which is just starting
 
 
 def take_lock(folder: Path) -> int:

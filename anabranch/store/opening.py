@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from anabranch.store.contract import StoreError
 from anabranch.store.held import HeldStore
 from anabranch.store.sqlite import SqliteStore
 
@@ -23,6 +24,8 @@ def open_store(folder: Path, address: str = "", durability: str = "full") -> Any
 def inspect_store(folder: Path, address: str = "") -> AnyStore:
     """Open for reading only, also beside a running node."""
     if not address:
+        if folder.is_file():
+            raise StoreError(f"{folder} is a file; --data takes the folder of a store")
         return SqliteStore.inspect(folder)
     from anabranch.store.postgres import PostgresStore
 

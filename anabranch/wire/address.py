@@ -15,6 +15,8 @@ def normalised(url: str) -> str | None:
         return None
     if parts.scheme.lower() not in ("ws", "wss") or not host or parts.username or parts.fragment:
         return None
+    if port == 0 or not host.strip(".") or any(character.isspace() for character in url.strip()):
+        return None
     shown = f"[{host}]" if ":" in host else host
     usual = {"ws": 80, "wss": 443}[parts.scheme.lower()]
     authority = shown if port in (None, usual) else f"{shown}:{port}"

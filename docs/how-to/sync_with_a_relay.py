@@ -33,4 +33,6 @@ async def main(data: str, node: str, peer: str, wanted: dict) -> None:
         print(f"  refused {id}: {reason}", file=sys.stderr)
 
 
+if len(sys.argv) != 5 or not all(peer.startswith(("ws://", "wss://")) for peer in sys.argv[2:4]):
+    sys.exit(__doc__)
 asyncio.run(main(*sys.argv[1:4], json.loads(sys.argv[4])))

@@ -77,3 +77,12 @@ def test_a_restore_of_what_is_no_sound_backup_leaves_the_store_alone(
     assert result.stderr.startswith("anabranch: copy.db is ")
     assert answer(run("status", "--json", "--data", data)) == before
     assert not list(Path(data).glob("*restoring*"))
+
+
+def test_where_nothing_can_be_written_is_told_in_words(run: Callable[..., Result], data: str) -> None:
+    nowhere = run("backup", "no/such/copy.db", "--data", data)
+    assert nowhere.stderr == "anabranch: cannot write no/such/copy.db: No such file or directory\n"
+    run("backup", "copy.db", "--data", data)
+    Path("file").write_text("")
+    no_folder = run("restore", "copy.db", "--data", "file")
+    assert no_folder.stderr == "anabranch: cannot restore into file: File exists\n"

@@ -50,6 +50,7 @@ def test_config_check_finds_everything_that_is_wrong_at_once(
     result = run(*arguments)
     assert result.exit_code == Exit.FOUND_WRONG
     assert "did you mean `port`" in result.stderr
+    assert result.stdout == ""
 
 
 @pytest.mark.parametrize("text", ["port = ", "\xff"])
@@ -107,3 +108,9 @@ def test_config_check_says_what_is_wrong_with_a_link(run: Callable[..., Result],
     Path("a.toml").write_text(links)
     result = run("config", "check", "--config", "a.toml", "--json")
     assert said in answer(result, Exit.FOUND_WRONG)["problems"][0]
+
+
+def test_config_check_tells_an_unknown_key_of_a_link_once(run: Callable[..., Result]) -> None:
+    Path("a.toml").write_text('[[links]]\npeer = "ws://x"\npear = 1\n')
+    (problem,) = answer(run("config", "check", "--config", "a.toml", "--json"), Exit.FOUND_WRONG)["problems"]
+    assert problem == "unknown key `links.pear` in a.toml; did you mean `peer`?"

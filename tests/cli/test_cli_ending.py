@@ -6,12 +6,14 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from processes import ANABRANCH, children
 
 from anabranch.cli.shell import Exit
+from anabranch.store.held import is_held
 
 
 def descendants(pid: int) -> list[int]:
@@ -95,3 +97,53 @@ def test_an_import_says_what_ended_it(tmp_path: Path, number: signal.Signals, co
     assert json.loads(out) == {"error": said, "exit_code": code}
     verified = subprocess.run([ANABRANCH, "verify", "--data", "d"], cwd=tmp_path, capture_output=True)
     assert verified.returncode == Exit.DONE
+
+
+@pytest.fixture(scope="module")
+def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """So long a history that processes share the work on it."""
+    file = tmp_path_factory.mktemp("history") / "h.jsonl"
+    made = ["generate", "--operations", "5000", "--documents", "100", "--out", str(file)]
+    subprocess.run([ANABRANCH, *made], check=True, capture_output=True)
+    return file
+
+
+@pytest.mark.parametrize(("number", "code", "said"), ENDINGS)
+@pytest.mark.parametrize("command", ["import", "verify"])
+def test_a_signal_to_all_processes_ends_them_whenever_it_comes(
+    tmp_path: Path, history: Path, command: str, number: signal.Signals, code: Exit, said: str
+) -> None:
+    """As a Ctrl-C at a terminal is, and what many who run services send: also to workers that are just starting."""
+    if command == "verify":
+        subprocess.run([ANABRANCH, "import", history, "--data", "d"], cwd=tmp_path, check=True, capture_output=True)
+    for moment in (0.0, 0.02, 0.05, 0.1, 0.2):
+        arguments = (
+            ["import", str(history), "--data", f"d{moment}"] if command == "import" else ["verify", "--data", "d"]
+        )
+        process = subprocess.Popen(
+            [ANABRANCH, *arguments],
+            cwd=tmp_path,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            while not children(process.pid, "spawn_main") and process.poll() is None:
+                time.sleep(0.005)
+            time.sleep(moment)
+            os.killpg(process.pid, number)
+            _, errors = process.communicate(timeout=10)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+        assert (process.returncode, errors) in [(code, f"anabranch: {said}\n"), (Exit.DONE, errors)], moment
+        assert not is_held(tmp_path / arguments[-1])
+
+
+def test_a_ctrl_c_at_the_very_beginning_is_one_line_too(tmp_path: Path) -> None:
+    (tmp_path / "click.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    early = subprocess.run(
+        [ANABRANCH, "status"], env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True
+    )
+    assert (early.returncode, early.stderr) == (Exit.INTERRUPTED, "anabranch: interrupted\n")

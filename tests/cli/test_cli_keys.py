@@ -38,8 +38,23 @@ def test_a_new_key_alone_is_on_stdout(run: Callable[..., Result]) -> None:
 def test_an_unknown_or_ambiguous_key_fails(run: Callable[..., Result]) -> None:
     run("keys", "create", "--data", "store")
     run("keys", "create", "--data", "store")
-    assert run("keys", "revoke", "sk_", "--data", "store").exit_code == Exit.FAILED
+    assert run("keys", "revoke", "sk_", "--data", "store").exit_code == Exit.USAGE
     assert run("keys", "delete", "nonsense", "--data", "store").exit_code == Exit.FAILED
+
+
+@pytest.mark.parametrize("command", ["revoke", "delete"])
+@pytest.mark.parametrize("beginning", ["", "s", "sk_"])
+def test_what_every_key_begins_with_takes_not_even_the_only_one(
+    run: Callable[..., Result], command: str, beginning: str
+) -> None:
+    key = run("keys", "create", "--data", "store").stdout.strip()
+    refused = run("keys", command, beginning, "--data", "store")
+    assert (refused.exit_code, refused.stderr) == (
+        Exit.USAGE,
+        "anabranch: every key begins so; write more of it than sk_\n",
+    )
+    (kept,) = answer(run("keys", "list", "--json", "--data", "store"))["keys"]
+    assert kept["key"] == key and not kept["revoked"]
 
 
 @pytest.mark.parametrize(

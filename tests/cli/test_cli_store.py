@@ -141,6 +141,26 @@ def test_a_holder_without_an_address_is_4(run: Callable[..., Result], data: str)
         assert run("compact", "--data", data).exit_code == Exit.IN_USE
 
 
+def test_a_holder_that_is_just_starting_is_no_process_0(run: Callable[..., Result], data: str) -> None:
+    with held(data) as store:
+        assert store._lock is not None
+        os.ftruncate(store._lock, 0)
+        assert f"{data} is in use by another process; try again" in run("compact", "--data", data).stderr
+
+
+def test_serve_on_a_folder_in_use_says_what_to_do(run: Callable[..., Result], data: str) -> None:
+    with held(data):
+        refused = run("serve", "--data", data)
+    assert refused.exit_code == Exit.IN_USE
+    assert refused.stderr.endswith("; stop it first, or take another folder with --data\n")
+
+
+def test_a_file_is_no_folder_of_a_store(run: Callable[..., Result]) -> None:
+    Path("README.md").write_text("")
+    said = "anabranch: README.md is a file; --data takes the folder of a store\n"
+    assert run("status", "--data", "README.md").stderr == said
+
+
 def test_verify_of_a_sound_store_is_0(run: Callable[..., Result], data: str) -> None:
     verified = answer(run("verify", "--json", "--data", data))
     assert set(verified) >= {"sound", "checked", "signatures", "documents", "count", "findings", "floor", "tip"}

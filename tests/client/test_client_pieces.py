@@ -32,7 +32,13 @@ def test_one_relay_has_one_address(given: str, one: str):
     assert normalised(one) == one
 
 
-@pytest.mark.parametrize("wrong", ["", "relay.example", "http://x", "ws://", "ws://x:port", "ws://u:p@x/", "ws://[::1"])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *("", "relay.example", "http://x", "ws://", "ws://x:port", "ws://u:p@x/", "ws://[::1"),
+        *("ws://h h/", "ws://x:0/", "ws://..../", "ws://x/a b", "ws://x\n.y/"),
+    ],
+)
 def test_what_is_no_address_is_refused(wrong: str):
     with pytest.raises(BadRelay):
         normalised(wrong)

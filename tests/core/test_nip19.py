@@ -41,3 +41,12 @@ def test_what_is_no_key_is_refused(wrong: str):
 def test_bytes_of_another_length_are_no_key():
     with pytest.raises(Invalid):
         nip19.decode("nsec", nip19.encode("nsec", b"short"))
+
+
+def test_a_public_key_is_read_as_it_is_passed_on_and_in_hex():
+    npub = nip19.encode("npub", b"\x7e" * 32)
+    for text in (npub, npub.upper(), f" {npub} ", "7e" * 32, "7E" * 32):
+        assert nip19.parse_public(text) == "7e" * 32
+    for wrong in ("", "me", NSEC, npub[:-1], "7e" * 31):
+        with pytest.raises(Invalid):
+            nip19.parse_public(wrong)

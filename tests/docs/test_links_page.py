@@ -32,3 +32,11 @@ def test_the_dashboard_asks_only_for_metrics_that_there_are_and_for_every_one_of
     known = set(re.findall(r"^\| `(\w+)` \|", reference, re.MULTILINE))
     assert {name.removesuffix("_bucket") for name in asked} <= known
     assert set(GAUGES) <= asked
+
+
+def test_the_dashboards_lines_tell_links_and_nodes_apart():
+    dashboard = json.loads((ROOT / "deploy" / "grafana-dashboard.json").read_text())
+    for target in (target for panel in dashboard["panels"] for target in panel["targets"]):
+        if "sum by" not in target["expr"]:
+            assert "{{instance}}" in target["legendFormat"]
+            assert ("{{scope}}" in target["legendFormat"]) is ("sync_" in target["expr"])

@@ -139,6 +139,13 @@ def test_an_interval_that_is_no_interval_is_told_so(admin_node: Node, value: Any
     assert error(answer) == (400, "compaction_interval_seconds must be a positive integer")
 
 
+def test_a_change_of_nothing_is_refused_and_the_settings_rule_on(start_node: Callable[..., Node]) -> None:
+    own = start_node(admin=True)
+    before = own.http("GET", "/admin/retention").json()
+    assert error(own.admin("PATCH", "retention", {}))[0] == 400
+    assert own.http("GET", "/admin/retention").json() == before
+
+
 def test_a_refused_change_changes_nothing(admin_node: Node) -> None:
     before = admin_node.http("GET", "/admin/retention").json()
     admin_node.admin("PATCH", "retention", {"payload_retention_days": 7, "compaction_interval_seconds": 0})

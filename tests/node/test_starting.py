@@ -116,8 +116,9 @@ async def test_an_address_that_is_taken_is_named(tmp_path: Path, capsys: pytest.
         port = taken.sockets[0].getsockname()[1]
         assert await refused(tmp_path, lambda store: None, port=port) == 1
     said = capsys.readouterr().err
-    assert said.startswith(f"anabranch: cannot listen on 127.0.0.1:{port}: ")
-    assert said.endswith("; another port goes with --port\n")
+    assert said == (
+        f"anabranch: cannot listen on 127.0.0.1:{port}: Address already in use; another port goes with --port\n"
+    )
 
 
 async def test_the_greeting_leaves_the_writer_to_its_thread(
@@ -127,7 +128,7 @@ async def test_the_greeting_leaves_the_writer_to_its_thread(
         with monkeypatch.context() as patched:
             patched.setattr(node.store.writer, "_all", fail(AssertionError("on the loop's thread")))
             main._greet(node, ())
-        assert f"stream {node.log.stream[:8]}…, 0 operations so far" in capsys.readouterr().err
+        assert f"stream {node.log.stream[:8]}…, log at 0)" in capsys.readouterr().err
 
 
 class Silent(prover._Worker):

@@ -10,6 +10,7 @@ import pytest
 from click.testing import Result
 
 from anabranch.cli.shell import Exit
+from anabranch.cli.units import Master
 from anabranch.pipeline import Lake
 
 QUICK = ["--master", "local[2]", "--conf", "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"]
@@ -58,3 +59,14 @@ def test_what_cannot_be_done_is_one_line_and_a_code(
     assert "in use by another run" in json.loads(busy.stdout)["error"]
     few = command("generate", "--operations", "2", "--documents", "3", "--out", "y.jsonl")
     assert few.exit_code == Exit.USAGE
+    nowhere = command("generate", "--operations", "3", "--documents", "2", "--out", "none/y.jsonl")
+    assert (nowhere.exit_code, nowhere.stderr) == (Exit.USAGE, "anabranch: none is no folder; make it first\n")
+    elsewhere = command("pipeline", "heads", "--lake", "lake", "--master", "foo")
+    assert elsewhere.exit_code == Exit.USAGE and "'foo' is no place for Spark" in elsewhere.stderr
+
+
+@pytest.mark.parametrize(
+    "master", ["local", "local[2]", "local[*,4]", "local-cluster[2,1,1024]", "spark://a:7077,b:7077", "yarn", "k8s://a"]
+)
+def test_every_place_that_spark_knows_is_taken(master: str):
+    assert Master().convert(master, None, None) == master

@@ -5,9 +5,11 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from logs import AUTHORS, START, make_store, random_history, snapshot
@@ -15,6 +17,8 @@ from processes import children, memory
 from pyspark.sql import SparkSession
 from test_commands import QUICK
 
+from anabranch.cli.shell import Shell, Terminated
+from anabranch.cli.spark import failures, spark_options, watched
 from anabranch.core.nostr import serialise
 from anabranch.pipeline.jobs import run as running
 from anabranch.pipeline.jobs.run import PAUSE_FIRST, PAUSE_MAX, Plan, Run, Stopped
@@ -172,6 +176,15 @@ class Background:
     def terminate(self) -> None:
         self.process.terminate()
 
+    def terminate_all(self) -> None:
+        """As `timeout` does it; Java is there until the command ends it."""
+        java = self.java()
+        self.process.send_signal(signal.SIGSTOP)
+        os.killpg(self.process.pid, signal.SIGTERM)
+        time.sleep(1)
+        assert java == self.java()
+        self.process.send_signal(signal.SIGCONT)
+
     def end(self) -> tuple[int, str]:
         _, errors = self.process.communicate(timeout=60)
         return self.process.returncode, errors
@@ -229,6 +242,7 @@ def test_many_cycles_take_no_more_memory_a_java_that_was_killed_is_replaced_and_
     [
         (Background.ctrl_c, (130, "anabranch: interrupted\n")),
         (Background.terminate, (143, "anabranch: ended by SIGTERM\n")),
+        (Background.terminate_all, (143, "anabranch: ended by SIGTERM\n")),
     ],
 )
 def test_what_ends_a_command_in_the_midst_is_one_line_and_leaves_no_java(
@@ -248,3 +262,37 @@ def test_what_ends_a_command_in_the_midst_is_one_line_and_leaves_no_java(
         end(command)
         assert command.end() == ending
     assert java and not [pid for pid in java if Path(f"/proc/{pid}").exists()]
+
+
+def test_what_fails_once_a_command_was_told_to_end_is_that_it_was_told(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("anabranch.pipeline.session.drop", lambda: None)
+
+    @spark_options
+    def command(**given: object) -> None:
+        with failures(Shell(None, None, False, False)):
+            try:
+                while True:
+                    time.sleep(0.01)
+            except KeyboardInterrupt:  # Spark's own code takes it for something else, and says that a job was dropped
+                time.sleep(0.1)
+            raise RuntimeError("the job was dropped")
+
+    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    with pytest.raises(Terminated):
+        command(master=None, conf=(), wait=0.0)
+
+
+def test_progress_is_told_no_more_once_java_has_ended(monkeypatch: pytest.MonkeyPatch):
+    raised: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", raised.append)
+    asked = threading.Event()
+
+    class Ended:
+        def getActiveStageIds(self) -> list[int]:
+            asked.set()
+            raise ConnectionRefusedError
+
+    spark = SimpleNamespace(sparkContext=SimpleNamespace(statusTracker=Ended))
+    with watched(spark, lambda *told: None):  # type: ignore[arg-type]
+        assert asked.wait(10)
+    assert not raised

@@ -9,6 +9,9 @@ from pathlib import Path
 from nodes import caught_up, ids, link, shown, until
 from processes import ANABRANCH
 
+from anabranch.cli.link import _value
+from anabranch.core import nip19
+from anabranch.core.token import Log, Position, ProgressToken, gap
 from anabranch.node.main import NAMES_AT_ONCE
 
 
@@ -49,7 +52,7 @@ async def test_a_link_is_added_shown_paused_resumed_repaired_reset_and_removed(s
 def test_what_cannot_be_done_is_said_with_what_to_do(start_node, tmp_path):
     node = start_node()
     assert "peer must be the address of a relay" in run(node, "add", "http://x", code=2)["error"]
-    assert "lower-case hex" in run(node, "add", "ws://x", "--author", "me", code=2)["error"]
+    assert "npub1… or 64 hexadecimal digits" in run(node, "add", "ws://x", "--author", "me", code=2)["error"]
     assert "`anabranch link list` shows those there are" in run(node, "show", "nobody", code=1)["error"]
     assert "a link has a name" in run(node, "show", "", code=2)["error"]
     run(node, "add", "ws://127.0.0.1:9/", "--name", "x")
@@ -170,3 +173,19 @@ async def test_three_nodes_in_a_ring_end_equal(start_node, connect, author):
     until(lambda: all(ids(node) == known for node in nodes), "three equal nodes")
     for node in nodes:
         caught_up(node)
+
+
+def test_a_gap_is_shown_in_words():
+    log = Log("s", "e", Position(5), Position(9))
+    missed = gap(log, Position(2))
+    assert missed is not None
+    told = missed.to_wire(log, ProgressToken("s", "e", Position(2)))
+    assert _value(told) == "asked for 2, there was 5 to 9: token_too_old"
+    assert "2 of another epoch" in _value(missed.to_wire(log, ProgressToken("s", "before", Position(2))))
+
+
+def test_people_are_named_as_they_are_passed_on(start_node, author):
+    node = start_node()
+    npub = nip19.encode("npub", bytes.fromhex(author.pubkey))
+    added = run(node, "add", "ws://127.0.0.1:9/", "--author", npub)
+    assert added["scope"] == {"authors": [author.pubkey]}

@@ -502,8 +502,8 @@ class Connection(asyncio.Protocol):
         self._finish()
 
     def part(self, code: int, reason: str) -> None:
-        """Say why, and leave it to the peer to close. While we have not read all that it sent, the system would drop what
-        is still on its way to it, answers too: so the rest is read, and thrown away."""
+        """Say why, and leave it to the peer to close. While something it has sent is unread, the system would drop what
+        is still on its way to it, answers too: so that is read, and thrown away."""
         transport = self._transport
         if self._closing or self.session is None or transport is None:
             self.hang_up(code, reason)

@@ -1,8 +1,8 @@
 """A few threads that read the store, each with a reader of its own, so that the event loop never waits for a disk.
 
-Whose turn it is goes by how long they have had a thread lately: whoever has read little comes before those who read
-much, and one thread is kept for the former. What has just begun counts for a moment already. So a client with long
-queries waits for itself, and not others for it.
+Who has read little lately is read for at once. The others wait for each other, whoever has read least comes first, and
+one thread is never theirs; so does whoever has something under way already. So a client with long queries waits for
+itself, and not others for it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import asyncio
 import heapq
 import math
 import threading
+from collections import Counter
 from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
@@ -23,7 +24,6 @@ T = TypeVar("T")
 
 HALF_LIFE = 2.0  # seconds after which what somebody has used counts for half
 LITTLE = 0.2  # seconds, of those that count: so much is little
-BEGUN = 0.01  # seconds that a read counts for when it begins
 REMEMBERED = 1_000  # who read something of late, before those are let go who read a sixteenth of little
 
 
@@ -63,7 +63,9 @@ class Readers:
     def __init__(self, store: Store, threads: int, seconds_max: float) -> None:
         self._store = store
         self._seconds_max = seconds_max
-        self._threads = self._free = threads
+        self._threads = threads
+        self._free = max(1, threads - 1)  # of those who have to wait for each other
+        self._under_way: Counter[Hashable] = Counter()
         self._use = Use()
         self._waiting: list[_Waiting] = []
         self._numbers = count()
@@ -75,10 +77,11 @@ class Readers:
     async def run(self, read: Callable[[Reader], T], who: Hashable = None) -> T:
         """Run `read` with a reader on one of the threads, when it is the turn of `who`. Raises `TooSlow` when it takes
         too long."""
-        await self._turn(who)
-        began, abandoned = now.monotonic(), threading.Event()
-        work = asyncio.get_running_loop().run_in_executor(self._pool, self._run, read, abandoned)
-        work.add_done_callback(lambda work: self._give_back(who, began))
+        waited = await self._turn(who)
+        self._under_way[who] += 1
+        abandoned, spent = threading.Event(), [0.0]
+        work = asyncio.get_running_loop().run_in_executor(self._pool, self._run, read, abandoned, spent)
+        work.add_done_callback(lambda work: self._give_back(who, spent[0], waited))
         try:
             return cast(T, await asyncio.shield(work))
         except asyncio.CancelledError:
@@ -98,48 +101,43 @@ class Readers:
 
     # --- whose turn it is ---
 
-    async def _turn(self, who: Hashable) -> None:
+    async def _turn(self, who: Hashable) -> bool:
+        """Whether it is one of those who wait for each other, and has had to."""
         use = self._use.of(who)
-        if not self._waiting and self._may_begin(use):
-            self._begin(who)
-            return
+        if not self._under_way[who] and self._use.is_little(use, now.monotonic()):
+            return False
+        if self._free and not self._waiting:
+            self._free -= 1
+            return True
         waiting = _Waiting(use, next(self._numbers), who, asyncio.get_running_loop().create_future())
         heapq.heappush(self._waiting, waiting)
-        self._go_on()
         try:
             await waiting.turn
         except asyncio.CancelledError:
             if waiting.turn.done() and not waiting.turn.cancelled():  # it was told, and did not come to it
-                self._free += 1
-                self._go_on()
+                self._go_on(1)
             raise
+        return True
 
-    def _may_begin(self, use: float) -> bool:
-        return self._free > 1 or (self._free == 1 and (self._threads == 1 or self._use.is_little(use, now.monotonic())))
-
-    def _begin(self, who: Hashable) -> None:
-        self._free -= 1
-        self._use.add(who, BEGUN, now.monotonic())
-
-    def _go_on(self) -> None:
-        while self._waiting:
+    def _go_on(self, freed: int) -> None:
+        self._free += freed
+        while self._free and self._waiting:
             first = self._waiting[0]
             if first.turn.done():  # it was given up
                 heapq.heappop(self._waiting)
             elif (use := self._use.of(first.who)) > first.use:  # it has read since
                 heapq.heapreplace(self._waiting, first._replace(use=use))
-            elif self._may_begin(use):
-                heapq.heappop(self._waiting)
-                self._begin(first.who)
-                first.turn.set_result(None)
             else:
-                return
+                heapq.heappop(self._waiting)
+                self._free -= 1
+                first.turn.set_result(None)
 
-    def _give_back(self, who: Hashable, began: float) -> None:
-        time = now.monotonic()
-        self._use.add(who, max(0.0, time - began - BEGUN), time)
-        self._free += 1
-        self._go_on()
+    def _give_back(self, who: Hashable, seconds: float, waited: bool) -> None:
+        self._use.add(who, seconds, now.monotonic())
+        self._under_way[who] -= 1
+        if not self._under_way[who]:
+            del self._under_way[who]
+        self._go_on(waited)
 
     # --- on the threads ---
 
@@ -151,9 +149,9 @@ class Readers:
         reader: Reader = self._own.reader
         return reader
 
-    def _run(self, read: Callable[[Reader], T], abandoned: threading.Event) -> T | None:
-        reader = self._reader()
-        deadline = now.monotonic() + self._seconds_max
+    def _run(self, read: Callable[[Reader], T], abandoned: threading.Event, spent: list[float]) -> T | None:
+        reader, began = self._reader(), now.monotonic()
+        deadline = began + self._seconds_max
         reader.give_up = lambda: self._closing or abandoned.is_set() or now.monotonic() > deadline
         try:
             return read(reader)
@@ -161,6 +159,8 @@ class Readers:
             if abandoned.is_set():  # it was told to give up, and nobody waits to hear how that went
                 return None
             raise
+        finally:
+            spent[0] = now.monotonic() - began
 
     def close(self) -> None:
         self._closing = True

@@ -262,7 +262,7 @@ class Link(Retreating):
     def _round_done(self, now: float) -> list[Effect]:
         done, self.round = self.round, None
         assert done is not None and self.peer is not None
-        if done.pushes or not self.spec.pushes:
+        if done.pushes or not self.spec.pushes or done.finding.more:  # or the next portion would be the same one
             self._ids.end(0 if self.forgot else len(done.finding.open), done.finding.more)
         self._ids.found(0)
         self._manner.learn(done)

@@ -121,8 +121,8 @@ class Checks:
     def link_said(self, host: Host, link: Link) -> None:
         self.links.said(host, link)
 
-    def offered(self, host: Host, source: str, id: str) -> None:
-        self.links.offered(host, source, id)
+    def offered(self, host: Host, source: str, id: str, since: float) -> None:
+        self.links.offered(host, source, id, since)
 
     def booted(self, host: Host) -> None:
         """Nothing that was acknowledged may be missing from what the disk has kept."""

@@ -30,6 +30,7 @@ class LinkChecks:
         self.hosts: dict[str, Host] = {}
         self.liars: set[str] = set()
         self._origins: dict[tuple[str, str], str] = {}  # (host, id) → from whom it has it
+        self._booted: dict[str, float] = {}
         self._reaches = Reaches(checks)
         self._records: dict[tuple[str, str], LinkRecord] = {}  # peer, scope and direction: they never change
         self._at: dict[tuple[str, str], ProgressToken] = {}  # (host, link) → the checkpoint that was seen last
@@ -38,6 +39,7 @@ class LinkChecks:
     def booted(self, host: Host, held: set[str]) -> None:
         """What was checked may have been put back. What the host has not `held` on to may be given back to it, and the
         next time it may have it from somebody else."""
+        self._booted[host.name] = host.loop.time()
         for key in [key for key in self._at if key[0] == host.name]:
             del self._at[key]
         self._reaches.booted(host)
@@ -172,10 +174,12 @@ class LinkChecks:
             return False
         return not checks.stands_for(host, id)
 
-    def offered(self, host: Host, source: str, id: str) -> None:
+    def offered(self, host: Host, source: str, id: str, since: float) -> None:
         """A node gives an operation to another: never to the one it has it from, unless that one has lost it since. It
-        may then be on its way there twice: it is no echo."""
+        may then be on its way there twice: it is no echo. Nor is what came on a connection `since` a former life."""
         if self._origins.get((source, id)) != host.name or not self._checks.retains(host, id):
+            return
+        if since < self._booted.get(source, 0.0):
             return
         if not self._cannot_tell(source, host):
             self._checks.breach(f"{source} gave {id[:8]} back to {host.name}, from whom it has it")
